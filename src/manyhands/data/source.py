@@ -1,0 +1,57 @@
+"""The source interface: where samples come from, seen from a trainer (Adam, section 3.1).
+
+A trainer knows only this: how many samples there are, and that a set of them can be fetched by
+number as one batch. Arrays in memory, files, a `torch.utils.data.Dataset` and, later, a data server
+on another machine all stand behind it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Indices = npt.NDArray[np.int64]
+Batch = Any  # a tuple of tensors for most; whatever a Dataset's samples collate to for the rest
+
+
+class Source(ABC):
+    """Samples by number.
+
+    Safe to pickle into another process; `fetch` is called from one background thread at a time and
+    may block. Raises `DataError` for data that can't be read.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples an epoch has."""
+
+    @abstractmethod
+    def fetch(self, indices: Indices, *, seed: int) -> Batch:
+        """These samples as one batch, in this order.
+
+        `seed` fixes whatever is random about them (augmentation), so that the same call gives the
+        same batch on every machine.
+        """
+
+    @property
+    def sliceable(self) -> bool:
+        """Whether a batch is a tuple of tensors over samples, so that one fetch can serve several
+        small batches."""
+        return False
+
+
+def epoch_order(samples: int, *, epoch: int, seed: int, shuffle: bool = True) -> Indices:
+    """The order in which an epoch visits its samples: the same on every machine.
+
+    It is `torch.randperm(samples, generator=torch.Generator().manual_seed(seed + epoch))`, so that
+    a plain PyTorch loop can visit the same batches.
+    """
+    if not shuffle:
+        return np.arange(samples, dtype=np.int64)
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order: Indices = torch.randperm(samples, generator=generator).numpy()
+    return order

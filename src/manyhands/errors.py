@@ -1,0 +1,45 @@
+"""Every exception that Manyhands raises on purpose, split by who must act.
+
+Each message states the value seen, what was expected and what to change. The command line prints
+the message alone; a stack trace is for our own mistakes, not for a user's.
+"""
+
+from __future__ import annotations
+
+
+class ManyhandsError(Exception):
+    """The root of the tree: catch this to catch everything that Manyhands raises on purpose."""
+
+
+class ConfigError(ManyhandsError):
+    """The user must change an argument, a setting or a recipe. Raised before anything starts."""
+
+
+class ModelError(ConfigError):
+    """The user must change the model: it has a part that the chosen strategy can't train."""
+
+
+class DataError(ManyhandsError):
+    """The user must change the data: a file is missing, truncated or not what it claims to be."""
+
+
+class CheckpointError(ManyhandsError):
+    """The user must name another file: a checkpoint is missing, truncated or foreign."""
+
+
+class TrainingDiverged(ManyhandsError):
+    """The user must change the learning rate or look at a batch: the loss is not a number."""
+
+    def __init__(self, message: str, *, epoch: int, step: int, indices: list[int]) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.step = step
+        self.indices = indices
+
+
+class WorkerError(ManyhandsError):
+    """The user must look at the cause: a worker failed in their code, or workers keep dying."""
+
+
+class ProtocolError(ManyhandsError):
+    """Nobody need act: a peer is broken or hostile and has been dropped."""

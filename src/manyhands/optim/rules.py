@@ -1,0 +1,195 @@
+"""Update rules: what a gradient does to a weight, as plain data.
+
+A rule carries hyper-parameters and no tensors; the fused kernels that execute it are in the native
+module (`native/rules.h`). Every rule knows the `torch.optim` class that means the same thing, which
+the synchronous strategy uses and the tests compare against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from manyhands.errors import ConfigError
+
+
+def _require(condition: bool, rule: object, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{type(rule).__name__}: {name} is {value!r}; expected {expected}.")
+
+
+def _is_rate(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What all rules share: a learning rate, weight decay and clipping by the global norm."""
+
+    lr: float
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    name: ClassVar[str] = ""
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        _require(_is_rate(self.lr), self, "lr", self.lr, "a finite number >= 0")
+        _require(
+            _is_rate(self.weight_decay), self, "weight_decay", self.weight_decay, "a number >= 0"
+        )
+        if self.clip_norm is not None:
+            _require(
+                math.isfinite(self.clip_norm) and self.clip_norm > 0,
+                self,
+                "clip_norm",
+                self.clip_norm,
+                "a number > 0, or None",
+            )
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the tensors kept per parameter, each of the parameter's shape."""
+        return self.state_names
+
+    def state_start(self, state: str) -> float:
+        """The value that a fresh state tensor is filled with."""
+        del state
+        return 0.0
+
+    def sparse_refusal(self) -> str | None:
+        """Why this rule can't follow sparse gradients, or None when it can."""
+        if self.weight_decay:
+            return "weight decay moves every row, and a sparse gradient touches only a few"
+        return None
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The same rule from `torch.optim` (without clipping, which is not part of it there)."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as plain values, for a run's configuration."""
+        return {"rule": self.name, **{k: v for k, v in asdict(self).items() if v is not None}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SGD(Rule):
+    """Stochastic gradient descent, with momentum and Nesterov's form of it."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    name: ClassVar[str] = "sgd"
+    state_names: ClassVar[tuple[str, ...]] = ("momentum",)
+
+    def __post_init__(self) -> None:
+        Rule.__post_init__(self)
+        _require(0 <= self.momentum < 1, self, "momentum", self.momentum, "0 <= momentum < 1")
+        _require(
+            not self.nesterov or self.momentum > 0,
+            self,
+            "momentum",
+            self.momentum,
+            "a momentum above 0 with nesterov=True",
+        )
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return self.state_names if self.momentum else ()
+
+    def sparse_refusal(self) -> str | None:
+        if self.momentum:
+            return "momentum moves every row, and a sparse gradient touches only a few"
+        return Rule.sparse_refusal(self)
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            parameters,
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adagrad(Rule):
+    """Adagrad: a rate for each weight, falling with the sum of its squared gradients."""
+
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    name: ClassVar[str] = "adagrad"
+    state_names: ClassVar[tuple[str, ...]] = ("sum",)
+
+    def __post_init__(self) -> None:
+        Rule.__post_init__(self)
+        _require(self.eps > 0, self, "eps", self.eps, "a number > 0")
+        _require(
+            self.initial_accumulator >= 0,
+            self,
+            "initial_accumulator",
+            self.initial_accumulator,
+            "a number >= 0",
+        )
+
+    def state_start(self, state: str) -> float:
+        del state
+        return self.initial_accumulator
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(
+            parameters,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            initial_accumulator_value=self.initial_accumulator,
+            eps=self.eps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adam(Rule):
+    """Adam, with weight decay added to the gradient."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    name: ClassVar[str] = "adam"
+    state_names: ClassVar[tuple[str, ...]] = ("mean", "square")
+
+    def __post_init__(self) -> None:
+        Rule.__post_init__(self)
+        _require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            self,
+            "betas",
+            self.betas,
+            "two numbers, each 0 <= beta < 1",
+        )
+        _require(self.eps > 0, self, "eps", self.eps, "a number > 0")
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamW(Adam):
+    """Adam with weight decay applied to the weight itself."""
+
+    weight_decay: float = 0.01
+
+    name: ClassVar[str] = "adamw"
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
+        )
+
+
+RULES: Mapping[str, type[Rule]] = {rule.name: rule for rule in (SGD, Adagrad, Adam, AdamW)}

@@ -1,0 +1,99 @@
+"""The event stream of a run: what happened, as plain data.
+
+The trainer emits these; the progress display, the event log, TensorBoard and the curve picture
+each read the same stream. Nothing here formats or stores anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted:
+    """A run began (or went on, when `first_epoch` is not 0)."""
+
+    run_dir: Path
+    model: str
+    parameters: int
+    strategy: str
+    workers: int
+    first_epoch: int
+    epochs: int
+    samples_per_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """A look at an epoch under way, a few times a second."""
+
+    epoch: int
+    samples_done: int
+    samples_total: int
+    samples_per_s: float
+    loss: float
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochEnded:
+    """An epoch is over and validated. `metrics` holds validation figures by name."""
+
+    epoch: int
+    step: int
+    samples: int
+    seconds: float
+    train_loss: float
+    lr: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLost:
+    """A worker died; `replaced_by` is the process that took its place."""
+
+    worker: int
+    pid: int
+    reason: str
+    replaced_by: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointWritten:
+    """A checkpoint is complete on disk."""
+
+    path: Path
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something a person should know: a choice made, a part that was slow, a warning."""
+
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEnded:
+    """The run is over. `reason` is one of: finished, early-stopped, interrupted, failed."""
+
+    reason: str
+    epochs_done: int
+    seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+
+
+Event = RunStarted | Progress | EpochEnded | WorkerLost | CheckpointWritten | Note | RunEnded
+
+
+class Sink(Protocol):
+    """Anything that reads the stream. `handle` must be quick; `close` is called exactly once."""
+
+    def handle(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
