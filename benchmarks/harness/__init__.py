@@ -1,0 +1,1 @@
+"""What every benchmark shares: alternating rounds, processes, tables, pictures, the machine."""

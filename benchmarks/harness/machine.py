@@ -1,0 +1,41 @@
+"""What a figure was measured on: processor, cores, SIMD, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def cores() -> int:
+    """Cores that this process may use, which a container can make fewer than the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """The facts that go with every result."""
+    from manyhands import _native  # here, so that the listing works before anything is built
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "simd": _native.simd(),
+        "torch": torch.__version__,
+        "torch_simd": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+    }

@@ -1,0 +1,11 @@
+"""Makes `benchmarks` importable however pytest was started: it is a folder beside the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[3])
+
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
