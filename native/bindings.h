@@ -1,0 +1,10 @@
+// The parts of the Python module that module.cpp puts together.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace mh {
+
+void bind_updates(nanobind::module_& m);
+
+}  // namespace mh

@@ -1,0 +1,88 @@
+"""Kernels of Manyhands: update rules and the compiled training step (source in `native/`).
+
+Arrays are C-contiguous and on the CPU; NumPy arrays and torch tensors pass without copying (a
+tensor that requires a gradient passes as `tensor.detach()`). A wrong dtype or a strided array is a
+`TypeError`, a wrong shape or value a `ValueError`; both leave every array unchanged. The GIL is
+released while a kernel runs. Shared weights may be changed by other processes during any call:
+such races are intended (Adam, section 3.2.2).
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_Floats: TypeAlias = torch.Tensor | npt.NDArray[np.float32]
+_Doubles: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
+_Integers: TypeAlias = torch.Tensor | npt.NDArray[np.int64]
+
+def simd() -> str:
+    """The instruction set in use: "avx512", "avx2" or "portable"."""
+
+def simd_choices() -> list[str]:
+    """The instruction sets that this machine can run, best first."""
+
+def use_simd(name: str) -> None:
+    """Choose another instruction set for the process; for tests and benchmarks."""
+
+def flush_denormals() -> None:
+    """Let denormal numbers count as zero in the calling thread."""
+
+def keep_freed_memory() -> None:
+    """Let the process reuse large freed buffers instead of unmapping them (glibc only)."""
+
+def fetch_add(counters: _Integers, index: int, amount: int) -> int:
+    """Add to one counter, atomically across processes; returns the value before."""
+
+class Rule:
+    """An update rule: "sgd", "adagrad", "adam" or "adamw", as `torch.optim` defines it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+    ) -> None: ...
+    @property
+    def states(self) -> int:
+        """How many state arrays the rule keeps for each weight."""
+
+def update(
+    rule: Rule,
+    lr: float,
+    step: int,
+    grad_scale: float,
+    weights: Sequence[_Floats],
+    grads: Sequence[_Floats],
+    states: Sequence[Sequence[_Floats]],
+) -> None:
+    """Apply gradients, each multiplied by `grad_scale`, in one walk over memory.
+
+    `step` counts from 1. `states[i]` holds: sgd nothing, or the momentum; adagrad the sum of
+    squares; adam and adamw the mean and the square.
+    """
+
+def update_rows(
+    rule: Rule,
+    lr: float,
+    step: int,
+    grad_scale: float,
+    weight: _Floats,
+    rows: _Integers,
+    grads: _Floats,
+    states: Sequence[_Floats],
+) -> None:
+    """Apply gradients [k, D] to the rows named (each once) of a weight [R, D]."""
+
+def squared_norm(arrays: Sequence[_Floats]) -> float:
+    """The sum of all squares, accumulated in double precision."""
+
+def average(averaged: Sequence[_Floats], weights: Sequence[_Floats], decay: float) -> None:
+    """Move each average by the share `1 - decay` towards its weight, in one walk."""
