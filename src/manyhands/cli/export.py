@@ -1,0 +1,45 @@
+"""`manyhands export`: a run's weights as one safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manyhands.cli.failures import Debug, one_line_errors
+
+
+@one_line_errors
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
+    to: Annotated[
+        Path, typer.Option(metavar="FILE", help="The file to write; it ends in .safetensors.")
+    ],
+    debug: Debug = False,
+) -> None:
+    """Write a run's weights to a safetensors file.
+
+    \b
+    Example:
+      manyhands export runs/mnist-20261115-204201 --to model.safetensors
+
+    \b
+    Then, in Python:
+      from safetensors.torch import load_file
+      model.load_state_dict(load_file("model.safetensors"))
+    """
+    from manyhands.cli.records import final_weights
+    from manyhands.errors import ConfigError
+    from manyhands.run.directory import RunDirectory
+    from manyhands.run.weights import save_weights
+
+    if to.suffix != ".safetensors":
+        raise ConfigError(
+            f"--to is {to}; expected a name that ends in .safetensors, "
+            f"for example {to.with_suffix('.safetensors')}."
+        )
+    weights = final_weights(RunDirectory.open(run))
+    save_weights(to, weights)
+    count = sum(tensor.numel() for tensor in weights.values())
+    typer.echo(f"{to}: {len(weights)} tensors, {count:,} values")
