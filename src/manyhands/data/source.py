@@ -8,11 +8,15 @@ on another machine all stand behind it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+if TYPE_CHECKING:
+    from manyhands.data.augment import Augment
 
 Indices = npt.NDArray[np.int64]
 Batch = Any  # a tuple of tensors for most; whatever a Dataset's samples collate to for the rest
@@ -42,6 +46,28 @@ class Source(ABC):
         """Whether a batch is a tuple of tensors over samples, so that one fetch can serve several
         small batches."""
         return False
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The large tensors behind this source, which processes can share instead of copying."""
+        return []
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Source:
+        """The same source on other storage: `tensors` in the order of `tensors()`."""
+        if tensors:
+            raise ValueError(f"{type(self).__name__} holds no tensors, but {len(tensors)} came")
+        return self
+
+    def subset(self, indices: npt.ArrayLike) -> Source:
+        """Only these samples, renumbered from 0 in the order given; a mask works as well."""
+        from manyhands.data.views import Subset  # a view is itself a Source
+
+        return Subset(self, indices)
+
+    def augmented(self, augment: Augment) -> Source:
+        """The same images, changed at random at each fetch. Refuses data that isn't images."""
+        from manyhands.data.views import Augmented  # a view is itself a Source
+
+        return Augmented(self, augment)
 
 
 def epoch_order(samples: int, *, epoch: int, seed: int, shuffle: bool = True) -> Indices:
