@@ -35,11 +35,12 @@ def with_spread(spread: Spread, form: str = ",.0f") -> str:
 
 @contextmanager
 def picture(name: str, panels: int) -> Iterator[list[Any]]:
-    """Panels side by side to draw on; saved as `results/NAME.png` when the block ends."""
+    """Panels to draw on, three in a row; saved as `results/NAME.png` when the block ends."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.5 * panels, 4.5), layout="constrained")
-    yield list(figure.subplots(1, panels, squeeze=False)[0])
+    columns, rows = min(panels, 3), -(-panels // 3)
+    figure = Figure(figsize=(5.5 * columns, 4.5 * rows), layout="constrained")
+    yield list(figure.subplots(rows, columns, squeeze=False).flat)
     RESULTS.mkdir(exist_ok=True)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
     print(f"Picture: benchmarks/results/{name}.png")
