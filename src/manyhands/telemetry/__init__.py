@@ -1,0 +1,1 @@
+"""What a run tells: the event stream, and those who show, plot and store it."""

@@ -1,7 +1,8 @@
 """The event stream of a run: what happened, as plain data.
 
 The trainer emits these; the progress display, the event log, TensorBoard and the curve picture
-each read the same stream. Nothing here formats or stores anything.
+each read the same stream. Nothing here formats or stores anything. Epochs count from 0 in the
+stream; what a person sees counts from 1.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class RunStarted:
     first_epoch: int
     epochs: int
     samples_per_epoch: int
+    sample_name: str = "images"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

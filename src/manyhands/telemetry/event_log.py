@@ -1,0 +1,84 @@
+"""The event log: a run's events as JSON lines, for programs and for tomorrow's questions."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from manyhands.telemetry.events import Event, Progress
+
+
+class EventLog:
+    """Appends each event to a file as one line, and flushes it.
+
+    A resumed run appends to the log of the run before. Looks at progress are thinned to one in
+    `progress_every_s` seconds. Figures that JSON does not know (NaN, infinity) become null.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        progress_every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._progress_every_s = progress_every_s
+        self._next_progress = -math.inf
+        self._file = Path(path).open("a+b")  # noqa: SIM115 - closed by close()
+        self._end_broken_line()
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            if self._clock() < self._next_progress:
+                return
+            self._next_progress = self._clock() + self._progress_every_s
+        line = json.dumps(_as_json(event), allow_nan=False)
+        self._file.write(line.encode("utf-8") + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _end_broken_line(self) -> None:
+        """Begin on a line of our own when a killed run left half a line."""
+        if self._file.tell() > 0:
+            self._file.seek(-1, 2)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+
+def read_events(path: Path | str) -> list[dict[str, Any]]:
+    """The events of a log, oldest first. Lines that a killed run left half-written are passed."""
+    events = []
+    for line in Path(path).read_bytes().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events
+
+
+def _as_json(event: Event) -> dict[str, Any]:
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    values = {field.name: _plain(getattr(event, field.name)) for field in fields(event)}
+    return {"time": now, "event": type(event).__name__, **values}
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "__float__"):  # also what users' metrics return: NumPy and torch scalars
+        number = float(value)
+        return number if math.isfinite(number) else None
+    return str(value)

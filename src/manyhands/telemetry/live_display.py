@@ -1,0 +1,137 @@
+"""A run on a terminal: a line that moves, and above it a line kept for each finished epoch."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.telemetry import wording
+from manyhands.telemetry.events import (
+    EpochEnded,
+    Event,
+    Note,
+    Progress,
+    RunEnded,
+    RunStarted,
+    WorkerLost,
+)
+from manyhands.telemetry.time_left import TimeLeft
+
+_WIDEST_BAR = 30
+_NARROWEST_BAR = 8
+# The terminal echoes ^C behind the line: with no room left for it, it would begin another line.
+_SPARE_COLUMNS = 3
+
+
+class LiveDisplay:
+    """Shows the stream on a terminal. Without a thread: it moves when an event comes.
+
+    The cursor is never left hidden and the moving line is erased on `close`, which also runs
+    when the interpreter ends without it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(
+            file=stream, force_terminal=True, force_jupyter=False, highlight=False
+        )
+        self._line = _MovingLine()
+        self._live = Live(self._line, console=self._console, auto_refresh=False, transient=True)
+        self._time_left = TimeLeft()
+        self._epochs = 0
+        self._sample_name = "samples"
+
+    def handle(self, event: Event) -> None:
+        self._time_left.watch(event)
+        if isinstance(event, RunStarted):
+            self._epochs, self._sample_name = event.epochs, event.sample_name
+            self._print(wording.start(event), "bold")
+        elif isinstance(event, Progress):
+            self._move(event)
+        elif isinstance(event, EpochEnded):
+            self._keep(event)
+        elif isinstance(event, Note):
+            self._print(event.message, "yellow" if event.warning else "dim")
+        elif isinstance(event, WorkerLost):
+            self._print(wording.worker_lost(event), "yellow")
+        elif isinstance(event, RunEnded):
+            self.close()
+            self._print(wording.end(event), "red" if event.reason == "failed" else "bold")
+
+    def close(self) -> None:
+        """Erase the moving line and give the terminal back. More than once does no harm."""
+        self._live.stop()
+        atexit.unregister(self._live.stop)
+
+    def _move(self, event: Progress) -> None:
+        self._line.title = wording.epoch_title(event.epoch, self._epochs)
+        self._line.done = event.samples_done / max(event.samples_total, 1)
+        self._line.loss = wording.loss(event.loss)
+        self._line.speed = wording.speed(event.samples_per_s, self._sample_name)
+        self._line.left = self._left()
+        self._refresh()
+
+    def _keep(self, event: EpochEnded) -> None:
+        self._line.metrics = "  ".join(wording.figures(event.metrics))
+        self._line.left = self._left()
+        self._print("  ".join(wording.epoch_fields(event, self._epochs, self._sample_name)))
+
+    def _left(self) -> str:
+        seconds = self._time_left.seconds
+        return f"{wording.duration(seconds)} left" if seconds else ""
+
+    def _refresh(self) -> None:
+        if not self._live.is_started:
+            atexit.register(self._live.stop)
+            self._live.start()
+            # Rich hides the cursor; shown, it needs no restoring even after kill -9.
+            self._console.show_cursor(True)
+        self._live.refresh()
+
+    def _print(self, text: str, style: str = "") -> None:
+        encoding = self._console.encoding
+        known = wording.harmless(text).encode(encoding, "replace").decode(encoding)
+        self._console.print(Text(known, style=style), soft_wrap=True)
+
+
+class _MovingLine:
+    """One line that fits the terminal: what matters least goes first when it is narrow."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self.done = 0.0
+        self.speed = ""
+        self.loss = ""
+        self.metrics = ""
+        self.left = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width - _SPARE_COLUMNS
+        before = [self.title]
+        after = self._fitting(width - len(self.title))
+        free = width - sum(len(field) + 2 for field in [*before, *after])
+        row: list[Text | ProgressBar] = [Text(self.title, style="bold")]
+        if free >= _NARROWEST_BAR:
+            row.append(ProgressBar(total=1.0, completed=self.done, width=min(free, _WIDEST_BAR)))
+        row.extend(Text(field) for field in after)
+        line = Table.grid(padding=(0, 2, 0, 0))
+        for _ in row:
+            line.add_column(no_wrap=True)
+        line.add_row(*row)
+        yield line
+
+    def _fitting(self, width: int) -> list[str]:
+        """The fields that fit into `width`, in their order on the line."""
+        by_weight = [f"{self.done:4.0%}", self.loss, self.left, self.metrics, self.speed]
+        chosen = []
+        for field in by_weight:
+            if field and len(field) + 2 <= width:
+                chosen.append(field)
+                width -= len(field) + 2
+        shown = [by_weight[0], self.speed, self.loss, self.metrics, self.left]
+        return [field for field in shown if field in chosen]

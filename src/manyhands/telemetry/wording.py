@@ -1,0 +1,102 @@
+"""How a run's figures are put into words, the same on a terminal, in a pipe and in a picture."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from manyhands.telemetry.events import EpochEnded, RunEnded, RunStarted, WorkerLost
+
+_SHARE = re.compile(r"accuracy|precision|recall|^f1|^top\d|^error$")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric of this name is a share of one."""
+    return _SHARE.search(name.lower()) is not None
+
+
+def figure(name: str, value: float) -> str:
+    """A metric's value: shares of one as a percentage, all else with four digits."""
+    if is_share(name) and 0 <= value <= 1:
+        return f"{value:.2%}"
+    return f"{value:.4g}"
+
+
+def figures(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name} {figure(name, float(value))}" for name, value in metrics.items()]
+
+
+def loss(value: float) -> str:
+    return f"loss {value:.4f}" if 1e-3 <= abs(value) < 1e4 else f"loss {value:.3g}"
+
+
+def speed(samples_per_s: float, sample_name: str) -> str:
+    return f"{samples_per_s:,.0f} {sample_name}/s" if math.isfinite(samples_per_s) else ""
+
+
+def duration(seconds: float) -> str:
+    """1.4 s, 12 s, 3:07, 2:03:07."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def epoch_title(epoch: int, epochs: int) -> str:
+    """`epoch  3/20`, counted from 1 and as wide for the first as for the last."""
+    return f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}"
+
+
+def start(event: RunStarted) -> str:
+    workers = f"{event.workers} worker{'s' if event.workers != 1 else ''}"
+    begin = f"from epoch {event.first_epoch + 1} to" if event.first_epoch else "for"
+    return (
+        f"{event.model}, {event.parameters:,} parameters: {event.strategy} with {workers} "
+        f"{begin} {event.epochs} epochs of {event.samples_per_epoch:,} {event.sample_name}, "
+        f"in {short_path(event.run_dir)}"
+    )
+
+
+def epoch_fields(event: EpochEnded, epochs: int, sample_name: str) -> list[str]:
+    """The kept line of an epoch, in fields: the first ones matter most."""
+    rate = event.samples / event.seconds if event.seconds > 0 else math.nan
+    fields = [
+        epoch_title(event.epoch, epochs),
+        loss(event.train_loss),
+        *figures(event.metrics),
+        speed(rate, sample_name),
+        duration(event.seconds),
+    ]
+    return [field for field in fields if field]
+
+
+def worker_lost(event: WorkerLost) -> str:
+    after = (
+        "nobody takes its place"
+        if event.replaced_by is None
+        else f"process {event.replaced_by} takes its place"
+    )
+    return f"worker {event.worker} (process {event.pid}) died: {event.reason}; {after}"
+
+
+def end(event: RunEnded) -> str:
+    epochs = f"{event.epochs_done} epoch{'s' if event.epochs_done != 1 else ''}"
+    words = f"{event.reason} after {epochs} and {duration(event.seconds)}"
+    told = [words, *figures(event.metrics), *([event.message] if event.message else [])]
+    return "  ".join(told)
+
+
+def short_path(path: Path) -> str:
+    """The path as one would type it here."""
+    return min(os.path.relpath(path), str(path), key=len)
+
+
+def harmless(text: str) -> str:
+    """`text` without escape sequences and control characters, whoever wrote it."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
