@@ -101,7 +101,7 @@ def _borrow(name: str, array: npt.NDArray[Any]) -> torch.Tensor:
         if array.size and array.max() > np.iinfo(np.int64).max:
             raise DataError(f"{name} holds {array.max()}: expected integers that fit in 64 bits.")
         array = array.astype(np.int64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     with warnings.catch_warnings():
         # torch warns of read-only arrays; a source never writes to what it was given.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
