@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import manyhands as mh
 from benchmarks.harness.machine import cores
 from benchmarks.harness.report import picture, print_table
 from benchmarks.harness.rounds import Spread, progress
+from manyhands.callbacks import RunView
+from manyhands.cli.building import Request, prepare
+from manyhands.recipes.loading import load_recipe
 
 STRATEGIES = ("hogwild", "synchronous")
 PAPER = {"hogwild": 99.63, "synchronous": 99.39}
@@ -33,6 +37,14 @@ class Run:
     seconds: float
 
 
+class EpochLines(mh.Callback):
+    """A line for each epoch, so that an hour is not silent."""
+
+    def on_epoch_end(self, view: RunView) -> None:
+        accuracy = 100 * view.record["accuracy"]
+        progress(f"  epoch {view.epoch + 1} of {view.epochs}: {accuracy:.2f}%")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="default: 60, or 1 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 3, or 1 with --quick")
@@ -40,9 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def train(strategy: str, seed: int, epochs: int) -> Run:
     """What `manyhands train mnist` does with these settings."""
-    from manyhands.cli.building import Request, prepare
-    from manyhands.recipes.loading import load_recipe
-
     request = Request(
         recipe="mnist",
         strategy=strategy,
@@ -54,6 +63,7 @@ def train(strategy: str, seed: int, epochs: int) -> Run:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         trainer = prepared.trainer(run_dir=Path(folder) / "run", progress=False)
+        trainer.callbacks = (EpochLines(),)
         result = trainer.fit(recipe.train, validation=recipe.validation, epochs=recipe.epochs)
     curve = tuple(100 * epoch["accuracy"] for epoch in result.history)
     return Run(strategy, seed, curve, 100 * result.accuracy, time.monotonic() - began)

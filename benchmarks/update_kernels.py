@@ -3,7 +3,7 @@
 One thread. Bytes are those that must move: weight, gradient and state are read once, weight and
 state are written once. `torch.optim` is credited with the same bytes, however often it walks over
 them, and the copy moves as many: half of them read, half written. (In memory an update can pass a
-copy: it writes the lines that it has read, while a copy's target is fetched only to be overwritten.)
+copy: it writes lines that it has read, while a copy's target is fetched only to be overwritten.)
 Sizes go from what a core's own cache holds to what only memory does, cut into eight tensors as a
 model's weights are.
 """
@@ -35,7 +35,7 @@ class Kernel:
 
     rule: str
     rule_options: dict[str, Any]
-    torch_class: type[torch.optim.Optimizer]
+    torch_class: Callable[..., torch.optim.Optimizer]
     torch_options: dict[str, Any]
     states: int
 

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 
 def cores() -> int:
     """Cores that this process may use, which a container can make fewer than the machine's."""
@@ -28,7 +26,10 @@ def _cpu_model() -> str:
 @cache
 def machine() -> dict[str, Any]:
     """The facts that go with every result."""
-    from manyhands import _native  # here, so that the listing works before anything is built
+    # Imported here, so that the listing is quick and works before anything is built.
+    import torch
+
+    from manyhands import _native
 
     return {
         "cpu": _cpu_model(),
