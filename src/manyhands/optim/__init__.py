@@ -1,1 +1,17 @@
-"""Update rules and learning-rate schedules."""
+"""Update rules and learning-rate schedules: what a gradient does to a weight, and how fast."""
+
+from manyhands.optim.rules import SGD, Adagrad, Adam, AdamW, Rule
+from manyhands.optim.schedules import Constant, Cosine, OneCycle, Schedule, Steps
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "OneCycle",
+    "Rule",
+    "Schedule",
+    "Steps",
+]

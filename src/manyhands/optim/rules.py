@@ -36,6 +36,8 @@ class Rule:
 
     name: ClassVar[str] = ""
     state_names: ClassVar[tuple[str, ...]] = ()
+    torch_states: ClassVar[tuple[str, ...]] = ()  # what torch.optim calls the same tensors
+    torch_counts_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require(_is_rate(self.lr), self, "lr", self.lr, "a finite number >= 0")
@@ -85,6 +87,8 @@ class SGD(Rule):
 
     name: ClassVar[str] = "sgd"
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
+    torch_states: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    torch_counts_steps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Rule.__post_init__(self)
@@ -125,6 +129,7 @@ class Adagrad(Rule):
 
     name: ClassVar[str] = "adagrad"
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
+    torch_states: ClassVar[tuple[str, ...]] = ("sum",)
 
     def __post_init__(self) -> None:
         Rule.__post_init__(self)
@@ -160,6 +165,7 @@ class Adam(Rule):
 
     name: ClassVar[str] = "adam"
     state_names: ClassVar[tuple[str, ...]] = ("mean", "square")
+    torch_states: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def __post_init__(self) -> None:
         Rule.__post_init__(self)

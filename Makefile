@@ -1,0 +1,44 @@
+# Every target makes what it needs, its own virtual environment first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench sanitize clean
+
+help:  ## show this
+	@echo "make TARGET, where TARGET is one of:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(READY)  ## train MNIST on every core and say where the model and the curves are
+	@$(BIN)/manyhands train mnist --strategy hogwild --epochs 8
+
+test: $(READY)  ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY)  ## check style, types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## run a benchmark: make bench NAME=trainer_node [QUICK=1]; without NAME, list them
+	@$(BIN)/python -m benchmarks $(NAME) $(if $(QUICK),--quick)
+
+sanitize: $(READY)  ## run the native tests under the address, undefined-behaviour and thread sanitizers
+	@native/tests/run_sanitizers
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt CMakeLists.txt build_backend/manyhands_build.py $(NATIVE)
+	@$(PYTHON) build_backend/check_machine.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) (a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $(READY)

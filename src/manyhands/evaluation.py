@@ -1,0 +1,75 @@
+"""Evaluating a model on a source: the loss and the metrics, without touching the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from manyhands import metrics as named_metrics
+from manyhands.data.prefetch import Prefetcher, Request
+from manyhands.data.source import Source
+from manyhands.errors import ConfigError
+from manyhands.metrics import Metric, MetricChoice
+from manyhands.replica.modes import evaluating
+from manyhands.replica.steps import LossStep, StepFunction
+
+_BATCH = 512
+
+
+@contextmanager
+def weights_of(model: nn.Module, weights: Mapping[str, torch.Tensor] | None) -> Iterator[None]:
+    """The model with these parameters in place of its own, for the time of the block.
+
+    Only this process's pointers are exchanged: workers that share the weights don't notice.
+    """
+    own = {name: parameter.data for name, parameter in model.named_parameters()}
+    parameters = dict(model.named_parameters())
+    try:
+        for name, tensor in (weights or {}).items():
+            parameters[name].data = tensor
+        yield
+    finally:
+        for name, tensor in own.items():
+            parameters[name].data = tensor
+
+
+def evaluate(
+    model: nn.Module, step: StepFunction, source: Source, choices: Sequence[MetricChoice]
+) -> dict[str, float]:
+    """The mean loss as 'loss' and every metric by its name."""
+    if choices and not isinstance(step, LossStep):
+        raise ConfigError(
+            "Metrics need a loss of (outputs, targets); with a step of your own only the loss is "
+            "reported: pass metrics=()."
+        )
+    metrics = named_metrics.start(choices)
+    total, samples = 0.0, 0
+    batches = Prefetcher(source, _requests(len(source)), depth=2)
+    with evaluating(model), torch.inference_mode(), batches:
+        for request, batch in batches:
+            loss = _evaluate_batch(model, step, batch, metrics)
+            total += loss * len(request.indices)
+            samples += len(request.indices)
+    return {"loss": total / samples} | {name: m.value() for name, m in metrics.items()}
+
+
+def _evaluate_batch(
+    model: nn.Module, step: StepFunction, batch: Any, metrics: Mapping[str, Metric]
+) -> float:
+    if not isinstance(step, LossStep):
+        return float(step(model, batch))
+    inputs, targets = batch
+    outputs = model(inputs)
+    for metric in metrics.values():
+        metric.update(outputs, targets)
+    return float(step.loss(outputs, targets))
+
+
+def _requests(samples: int) -> Iterator[Request]:
+    for start in range(0, samples, _BATCH):
+        yield Request(np.arange(start, min(start + _BATCH, samples)), 0)

@@ -1,0 +1,122 @@
+"""Before anything starts: one small batch through model and loss, in the driver.
+
+A wrong shape, a wrong type of target or a loss that isn't a scalar is the user's to mend, and is
+answered here in a sentence instead of a stack trace from a worker process minutes later.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from manyhands.data.source import Source
+from manyhands.errors import ConfigError, DataError, ManyhandsError, ModelError
+from manyhands.optim.rules import Rule
+from manyhands.replica.steps import LossStep, StepFunction
+
+_SAMPLES = 4
+
+
+def check_job(
+    model: nn.Module, step: StepFunction, rule: Rule, source: Source, batch_size: int
+) -> Any:
+    """Try a step on a copy of the model; returns the small batch that was used."""
+    batch = small_batch(source, batch_size)
+    check_batch(step, batch)
+    with torch.random.fork_rng(devices=[]):
+        trial = _copy(model)
+        loss = _try_step(trial, step, batch)
+        _check_loss(loss)
+        _try_backward(loss)
+    _check_gradients(trial, rule)
+    return batch
+
+
+def small_batch(source: Source, batch_size: int) -> Any:
+    """The first few samples of a source."""
+    if len(source) == 0:
+        raise DataError("The data is empty: there is no sample in it.")
+    return source.fetch(np.arange(min(_SAMPLES, batch_size, len(source))), seed=0)
+
+
+def check_batch(step: StepFunction, batch: Any) -> None:
+    """Raise ConfigError when a batch is not what the step expects."""
+    if isinstance(step, LossStep) and not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise ConfigError(
+            f"A batch of this data is {_shape_of(batch)}, not (inputs, targets): pass "
+            "step=function(model, batch) -> loss to the Trainer for data of another form."
+        )
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # a module may refuse to be copied in any way it likes
+        raise ModelError(
+            f"The model can't be copied ({_first_line(error)}): it must be an ordinary nn.Module "
+            "whose tensors are parameters and buffers."
+        ) from error
+
+
+def _try_step(model: nn.Module, step: StepFunction, batch: Any) -> Any:
+    try:
+        return step(model, batch)
+    except ManyhandsError:
+        raise
+    except Exception as error:  # the user's forward and loss may raise anything
+        raise ConfigError(
+            f"The model and loss can't take a batch of {_shape_of(batch)}: "
+            f"{type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _try_backward(loss: torch.Tensor) -> None:
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+    except Exception as error:  # custom autograd functions are the user's code as well
+        raise ModelError(
+            f"The model can't be differentiated: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ConfigError(
+            f"The loss is {_shape_of(loss)}; expected a tensor with one number (reduction='mean')."
+        )
+    if not loss.requires_grad:
+        raise ModelError(
+            "The loss doesn't depend on any trainable parameter: check requires_grad and that "
+            "nothing detaches the graph."
+        )
+
+
+def _check_gradients(model: nn.Module, rule: Rule) -> None:
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout != torch.strided:
+            refusal = rule.sparse_refusal()
+            if refusal is not None:
+                raise ModelError(
+                    f"Parameter '{name}' has sparse gradients and {type(rule).__name__} can't "
+                    f"follow them: {refusal}. Use sparse=False, or a rule without it."
+                )
+
+
+def _shape_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_shape_of(item) for item in value) + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_shape_of(v)}" for k, v in value.items()) + "}"
+    return type(value).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,114 @@
+"""A model's weights, buffers and optimizer state in shared memory (Adam, section 3.2.2).
+
+One copy serves the driver and every worker; each of them reads and updates it without locks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from manyhands.errors import ModelError
+from manyhands.optim.rules import Rule
+from manyhands.replica.arena import Arena
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedWeights:
+    """The shared tensors of a model, by the names of its parameters.
+
+    `states` holds, for each trainable parameter, one tensor per state of the rule; `averaged` the
+    moving average of each trainable parameter, when the run keeps one. A tied parameter appears
+    once, under its first name.
+    """
+
+    parameters: dict[str, torch.Tensor]
+    states: dict[str, list[torch.Tensor]]
+    averaged: dict[str, torch.Tensor]
+
+    def named_states(self, rule: Rule) -> dict[str, torch.Tensor]:
+        """The rule's state tensors by 'parameter.state', as a checkpoint names them."""
+        return {
+            f"{name}.{state}": tensor
+            for name, tensors in self.states.items()
+            for state, tensor in zip(rule.states, tensors, strict=True)
+        }
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training moves, each once, under its first name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def refuse_what_cannot_be_shared(model: nn.Module) -> None:
+    """Raise ModelError for weights that lock-free workers can't train, saying what to change."""
+    storages: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"Parameter '{name}' has no shape yet (a lazy module): run one batch through the "
+                "model before training."
+            )
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ModelError(
+                f"Parameter '{name}' is {parameter.dtype}; lock-free workers train torch.float32: "
+                "call model.float() or use Synchronous(workers=1)."
+            )
+        if parameter.device.type != "cpu":
+            raise ModelError(
+                f"Parameter '{name}' is on {parameter.device}; Manyhands trains on CPUs: "
+                "call model.cpu()."
+            )
+        other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
+        if other != name and parameter.numel():
+            raise ModelError(
+                f"Parameters '{other}' and '{name}' share memory but are two objects: tie weights "
+                "by assigning the parameter itself (module_b.weight = module_a.weight)."
+            )
+    if not trainable(model):
+        raise ModelError("The model has no trainable parameter: nothing requires a gradient.")
+
+
+def share(
+    model: nn.Module, rule: Rule, *, averaging: bool, channels_last: bool = False
+) -> tuple[Arena, SharedWeights]:
+    """Move the model into shared memory, in place, with fresh optimizer state beside it."""
+    parameters = dict(model.named_parameters())
+    buffers = [buffer for _, buffer in model.named_buffers()]
+    moved = [p for p in parameters.values() if p.requires_grad]
+    copies = len(rule.states) + (1 if averaging else 0)
+    arena = Arena.with_room_for([*parameters.values(), *buffers, *(moved * copies)])
+    for parameter in parameters.values():
+        source = parameter.detach()
+        if channels_last and source.dim() == 4:
+            source = source.contiguous(memory_format=torch.channels_last)
+        parameter.data = arena.place(source)
+    for buffer in buffers:
+        buffer.data = arena.place(buffer)
+    states = {
+        name: [
+            arena.place(torch.full_like(p.data, rule.state_start(state))) for state in rule.states
+        ]
+        for name, p in parameters.items()
+        if p.requires_grad
+    }
+    averaged = {
+        n: arena.place(p.data) for n, p in parameters.items() if p.requires_grad and averaging
+    }
+    return arena, SharedWeights(
+        parameters={n: p.data for n, p in parameters.items() if p.requires_grad},
+        states=states,
+        averaged=averaged,
+    )
+
+
+def unshare(model: nn.Module) -> None:
+    """Move the model back into ordinary memory, in place: the model outlives the run."""
+    for parameter in model.parameters():
+        parameter.data = parameter.detach().contiguous().clone()
+        parameter.grad = None
+    for buffer in model.buffers():
+        buffer.data = buffer.detach().clone()

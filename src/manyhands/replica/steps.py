@@ -1,0 +1,202 @@
+"""One training step in a worker: forward, backward, and the shared weights move at once.
+
+Two forms do the same work. `PlanStep` hands whole runs of batches to the native plan, for nets it
+understands; `AutogradStep` lets PyTorch differentiate anything and applies the fused native update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from manyhands import _native
+from manyhands.errors import ModelError
+from manyhands.optim.rules import SGD, Adagrad, Adam, Rule
+from manyhands.replica.shared_weights import SharedWeights, trainable
+
+LossFunction = Callable[[Any, Any], torch.Tensor]
+StepFunction = Callable[[nn.Module, Any], torch.Tensor]
+Rates = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LossStep:
+    """The usual step: a batch is (inputs, targets) and the loss compares outputs with targets."""
+
+    loss: LossFunction
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        inputs, targets = batch
+        return self.loss(model(inputs), targets)
+
+
+class Step(Protocol):
+    """Trains on consecutive batches. Not thread-safe: each worker has its own."""
+
+    def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
+        """Train on one fetched piece, cut into batches; the loss of each batch done.
+
+        Fewer losses than rates mean that the last loss was not finite; its update was not applied.
+        """
+        ...
+
+
+def native_rule(rule: Rule) -> _native.Rule:
+    """The rule as the kernels take it."""
+    if isinstance(rule, SGD):
+        return _native.Rule(
+            rule.name,
+            momentum=rule.momentum,
+            nesterov=rule.nesterov,
+            weight_decay=rule.weight_decay,
+        )
+    if isinstance(rule, Adagrad):
+        return _native.Rule(rule.name, weight_decay=rule.weight_decay, eps=rule.eps)
+    if isinstance(rule, Adam):
+        beta1, beta2 = rule.betas
+        return _native.Rule(
+            rule.name, weight_decay=rule.weight_decay, beta1=beta1, beta2=beta2, eps=rule.eps
+        )
+    raise ModelError(f"No kernel for the update rule {type(rule).__name__}.")
+
+
+class PlanStep:
+    """A step through the native plan: no Python between the batches of a piece."""
+
+    def __init__(self, plan: _native.Plan) -> None:
+        self._plan = plan
+
+    def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
+        inputs, targets = batches
+        losses = np.full(len(rates), math.nan)
+        done = self._plan.train(inputs, targets, batch_size, rates, first_step, losses)
+        return losses[: min(done + 1, len(rates))]
+
+
+class AutogradStep:
+    """A step through PyTorch's autograd, for any module."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        step: StepFunction,
+        rule: Rule,
+        weights: SharedWeights,
+        *,
+        channels_last: bool,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._rule = rule
+        self._native_rule = native_rule(rule)
+        self._channels_last = channels_last
+        self._parameters = list(trainable(model).items())
+        self._states = weights.states
+
+    def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
+        losses: list[float] = []
+        for number, batch in enumerate(cut(batches, batch_size, len(rates))):
+            loss = self._step(self._model, self._arranged(batch))
+            losses.append(float(loss.detach()))
+            if not math.isfinite(losses[-1]):
+                break
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._update(float(rates[number]), first_step + number)
+        return np.array(losses)
+
+    def _arranged(self, batch: Any) -> Any:
+        if not (self._channels_last and isinstance(batch, (tuple, list))):
+            return batch
+        return tuple(
+            t.contiguous(memory_format=torch.channels_last)
+            if isinstance(t, torch.Tensor) and t.dim() == 4
+            else t
+            for t in batch
+        )
+
+    def _update(self, rate: float, step: int) -> None:
+        moved = [(name, p, p.grad) for name, p in self._parameters if p.grad is not None]
+        scale = self._clipping([gradient for _, _, gradient in moved])
+        dense = [(n, p, g) for n, p, g in moved if g.layout == torch.strided]
+        _native.update(
+            self._native_rule,
+            rate,
+            step,
+            scale,
+            [flat(p.data) for _, p, _ in dense],
+            [flat(_like(g, p)) for _, p, g in dense],
+            [[flat(state) for state in self._states[n]] for n, _, _ in dense],
+        )
+        for name, parameter, gradient in moved:
+            if gradient.layout != torch.strided:
+                self._update_rows(name, parameter, gradient, rate, step, scale)
+            parameter.grad = None
+
+    def _update_rows(
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        gradient: torch.Tensor,
+        rate: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        refusal = self._rule.sparse_refusal()
+        if refusal is not None:
+            raise ModelError(
+                f"Parameter '{name}' has sparse gradients and {type(self._rule).__name__} can't "
+                f"follow them: {refusal}. Use sparse=False or a rule without it."
+            )
+        together = gradient.coalesce()
+        _native.update_rows(
+            self._native_rule,
+            rate,
+            step,
+            scale,
+            parameter.data,
+            together.indices()[0],
+            together.values().contiguous(),
+            self._states[name],
+        )
+
+    def _clipping(self, gradients: Sequence[torch.Tensor]) -> float:
+        if self._rule.clip_norm is None:
+            return 1.0
+        values = [
+            flat(g) if g.layout == torch.strided else flat(g.coalesce().values()) for g in gradients
+        ]
+        norm = math.sqrt(_native.squared_norm(values))
+        return min(1.0, self._rule.clip_norm / (norm + 1e-6))
+
+
+def cut(batches: Any, batch_size: int, count: int) -> list[Any]:
+    """A fetched piece as its batches: views where it holds several, itself where it is one."""
+    if count == 1:
+        return [batches]
+    return [
+        tuple(tensor[number * batch_size : (number + 1) * batch_size] for tensor in batches)
+        for number in range(count)
+    ]
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's memory as one line, whatever its layout; the kernels don't care about shape."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor.permute(0, 2, 3, 1).reshape(-1)
+    return tensor.contiguous().view(-1)
+
+
+def _like(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient in its parameter's memory layout, so that both can be walked side by side."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

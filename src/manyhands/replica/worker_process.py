@@ -1,0 +1,92 @@
+"""The main program of a worker process: attach the shared memory, take the task, run it.
+
+What the task does is the strategy's affair. This file knows only how a worker comes into being and
+that it must not outlive its driver.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from manyhands import _native
+from manyhands.errors import ManyhandsError
+from manyhands.replica.arena import Arena, loads
+
+
+class Failure:
+    """Sent to the driver when a task raises: the cause, as a person should read it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.known = error if isinstance(error, ManyhandsError) else None
+        self.summary = f"{type(error).__name__}: {error}".split("\n")[0]
+        self.traceback = "".join(traceback.format_exception(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Sent to the driver when the worker has everything that its task needs."""
+
+
+class _Inbox(Connection):
+    """The worker's end of the channel: when the driver is gone, so is this process.
+
+    A thread reads ahead, so that the end of the channel is noticed in the middle of a long
+    computation and not only at its end.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._messages: list[Any] = []
+        self._arrived = threading.Condition()
+
+    def watch(self) -> None:
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = super().recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            with self._arrived:
+                self._messages.append(message)
+                self._arrived.notify()
+
+    def recv(self) -> Any:
+        with self._arrived:
+            while not self._messages:
+                self._arrived.wait()
+            return self._messages.pop(0)
+
+
+def prepare_process() -> None:
+    """What every worker wants: one thread, no denormals, freed memory kept for the next step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    _native.flush_denormals()
+    _native.keep_freed_memory()
+
+
+def main(fds: str, sizes: str) -> None:
+    """Run the task that arrives on the first descriptor; the others are arenas of these sizes."""
+    channel_fd, *arena_fds = map(int, fds.split(","))
+    prepare_process()
+    pairs = zip(arena_fds, map(int, filter(None, sizes.split(","))), strict=True)
+    arenas = [Arena(fd, size) for fd, size in pairs]
+    channel = _Inbox(channel_fd)
+    try:
+        task = loads(channel.recv_bytes(), arenas)
+        channel.watch()
+        task.run(channel)
+    except BaseException as error:
+        channel.send(Failure(error))
+        raise SystemExit(1) from None

@@ -1,0 +1,14 @@
+"""How to train: each strategy reads from top to bottom in one file."""
+
+from collections.abc import Mapping
+
+from manyhands.strategies.hogwild import Hogwild
+from manyhands.strategies.strategy import EMA, Strategy
+from manyhands.strategies.synchronous import Synchronous
+
+STRATEGIES: Mapping[str, type[Synchronous] | type[Hogwild]] = {
+    Synchronous.name: Synchronous,
+    Hogwild.name: Hogwild,
+}
+
+__all__ = ["EMA", "STRATEGIES", "Hogwild", "Strategy", "Synchronous"]

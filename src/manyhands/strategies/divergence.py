@@ -1,0 +1,23 @@
+"""The end of a run whose loss is not a number any more: which step, which batch, what to try."""
+
+from __future__ import annotations
+
+from manyhands.errors import TrainingDiverged
+
+_INDICES_SHOWN = 8
+
+
+def diverged(
+    epoch: int, batch: int, step: int, loss: float, indices: list[int]
+) -> TrainingDiverged:
+    """The error that names the step and the batch (all counted from 0, as in the event log)."""
+    shown = ", ".join(map(str, indices[:_INDICES_SHOWN]))
+    more = ", ..." if len(indices) > _INDICES_SHOWN else ""
+    return TrainingDiverged(
+        f"The loss is {loss} at step {step} (epoch {epoch}, batch {batch}, samples {shown}{more}); "
+        "the weights are as they were before this batch. Try a lower learning rate, clip_norm in "
+        "the optimizer, or look at these samples.",
+        epoch=epoch,
+        step=step,
+        indices=indices,
+    )

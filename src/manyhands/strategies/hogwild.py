@@ -1,0 +1,371 @@
+"""Hogwild: workers that share one copy of the weights and update it without locks.
+
+Adam, sections 3.2.1 to 3.2.4. How an epoch goes:
+
+    driver                                       each worker process
+    ------                                       -------------------
+ 1  resets the board, sends EpochStart   ---->
+ 2                                               claims the next piece (atomic add, no lock)
+ 3                                               background thread fetches it; meanwhile
+ 4                                               trains on the piece before: the shared weights
+                                                 move after every batch
+ 5  reads the board, shows progress              marks the piece done on the board
+ 6  a worker dies: its unfinished pieces
+    go to the one that takes its place
+ 7                                       <----   EpochDone when no piece is left
+
+A piece is a few hundred samples, cut into batches; the rate of a batch follows from its number, so
+workers need no common clock.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from manyhands import _native
+from manyhands.data.prefetch import Prefetcher, Request
+from manyhands.data.source import epoch_order
+from manyhands.errors import ConfigError, TrainingDiverged
+from manyhands.replica import plan as native_plan
+from manyhands.replica.arena import Arena
+from manyhands.replica.board import Board
+from manyhands.replica.chain import Unplannable
+from manyhands.replica.pool import WorkerPool
+from manyhands.replica.shared_weights import (
+    SharedWeights,
+    refuse_what_cannot_be_shared,
+    share,
+    unshare,
+)
+from manyhands.replica.steps import AutogradStep, PlanStep, Step, flat
+from manyhands.replica.worker_process import Ready
+from manyhands.strategies.divergence import diverged
+from manyhands.strategies.strategy import (
+    EpochSummary,
+    Session,
+    Strategy,
+    TrainingJob,
+    load_shared,
+)
+from manyhands.telemetry.events import Note, Progress
+
+_SAMPLES_PER_PIECE = 256
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Hogwild(Strategy):
+    """Lock-free training on this machine: `workers` processes, by default one per core."""
+
+    workers: int | None = None
+
+    name: ClassVar[str] = "hogwild"
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(
+                f"Hogwild: workers is {self.workers!r}; expected at least 1, or None for one per "
+                "core."
+            )
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers or len(os.sched_getaffinity(0))
+
+    def start(self, job: TrainingJob) -> Session:
+        refuse_what_cannot_be_shared(job.model)
+        return HogwildSession(job, self.worker_count)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """To a worker: train this epoch, these returned pieces first."""
+
+    epoch: int
+    returned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone:
+    """From a worker: no piece is left."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """From a worker: this batch's loss is not finite; the update was not applied."""
+
+    epoch: int
+    batch: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRequest(Request):
+    """A request for a piece that remembers which piece it is."""
+
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class HogwildWorker:
+    """What a worker process runs. Everything large in it is a pointer into shared memory."""
+
+    number: int
+    job: TrainingJob
+    weights: SharedWeights
+    board: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    plan: native_plan.PlanDescription | None
+    channels_last: bool
+
+    def run(self, channel: Connection) -> None:
+        torch.manual_seed(self.job.seed * 1000 + self.number)
+        board, step = Board(*self.board), self._step()
+        channel.send(Ready())
+        while True:
+            start: EpochStart = channel.recv()
+            diverged = self._train(start, board, step)
+            channel.send(diverged or EpochDone(start.epoch))
+
+    def _step(self) -> Step:
+        job = self.job
+        if self.plan is None:
+            return AutogradStep(
+                job.model, job.step, job.rule, self.weights, channels_last=self.channels_last
+            )
+        return PlanStep(
+            native_plan.build(
+                self.plan,
+                job.model,
+                job.rule,
+                self.weights,
+                max_batch=job.batch_size,
+                seed=job.seed * 1000 + self.number,
+            )
+        )
+
+    def _train(self, start: EpochStart, board: Board, step: Step) -> Diverged | None:
+        requests = self._requests(start, board)
+        with Prefetcher(self.job.source, requests, depth=1) as pieces:
+            for request, batches in pieces:
+                assert isinstance(request, PieceRequest)
+                failed = self._train_piece(start.epoch, request, batches, board, step)
+                if failed is not None:
+                    board.stop()
+                    return failed
+                if board.stopped:
+                    break
+                board.finish(request.piece)
+        return None
+
+    def _requests(self, start: EpochStart, board: Board) -> Iterator[PieceRequest]:
+        job, size = self.job, piece_samples(self.job)
+        order = epoch_order(len(job.source), epoch=start.epoch, seed=job.seed, shuffle=job.shuffle)[
+            : job.samples_per_epoch
+        ]
+        returned = iter(start.returned)
+        while True:
+            piece = next(returned, None)
+            if piece is None:
+                piece = board.claim(self.number)
+            if piece is None:
+                return
+            indices = order[piece * size : (piece + 1) * size]
+            yield PieceRequest(indices, job.piece_seed(start.epoch, piece), piece)
+
+    def _train_piece(
+        self, epoch: int, request: PieceRequest, batches: Any, board: Board, step: Step
+    ) -> Diverged | None:
+        job, size = self.job, self.job.batch_size
+        first_batch = request.piece * (piece_samples(job) // size)
+        samples = len(request.indices)
+        count = -(-samples // size)
+        # Without an average one call trains the piece; with one, the average moves in between.
+        stride = count if job.ema is None else min(job.ema.every, count)
+        for offset in range(0, count, stride):
+            number = first_batch + offset
+            part = _part(batches, offset * size, (offset + stride) * size, whole=stride == count)
+            first_step = epoch * job.batches_per_epoch + number
+            rates = job.rates(first_step, min(stride, count - offset))
+            losses = step.train(part, size, rates, first_step + 1)
+            if not math.isfinite(losses[-1]):
+                return Diverged(epoch, number + len(losses) - 1, float(losses[-1]))
+            done = min((offset + stride) * size, samples) - offset * size
+            board.count(self.number, done, float(losses.mean()))
+            self._average(first_step, len(losses))
+        return None
+
+    def _average(self, first_step: int, steps: int) -> None:
+        # Two workers may average at once and lose a part of one another's contribution: the next
+        # average, a step later, makes it good, so no lock is worth its price.
+        ema = self.job.ema
+        if ema is None:
+            return
+        averaged = [flat(t) for t in self.weights.averaged.values()]
+        weights = [flat(t) for t in self.weights.parameters.values()]
+        _native.average(averaged, weights, ema.decay_over(first_step, steps))
+
+
+def piece_samples(job: TrainingJob) -> int:
+    """Samples in a piece: whole batches, a few hundred samples where batches are small."""
+    if not job.source.sliceable:
+        return job.batch_size
+    return max(1, _SAMPLES_PER_PIECE // job.batch_size) * job.batch_size
+
+
+def _part(batches: Any, start: int, stop: int, *, whole: bool) -> Any:
+    return batches if whole else tuple(tensor[start:stop] for tensor in batches)
+
+
+class HogwildSession(Session):
+    """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
+
+    def __init__(self, job: TrainingJob, workers: int) -> None:
+        self._job = job
+        self._workers = workers
+        self._plan, reason = _planned(job)
+        self._channels_last = self._plan is None and _has_convolution(job)
+        self._weight_arena, self._weights = share(
+            job.model, job.rule, averaging=job.ema is not None, channels_last=self._channels_last
+        )
+        self._data_arena, self._worker_job, self._board_tensors = self._place_data()
+        self._board = Board(*self._board_tensors)
+        arenas = [self._weight_arena, self._data_arena]
+        self._pool = WorkerPool(self._task, workers=workers, arenas=arenas)
+        job.emit(Note(message=_describe_form(workers, reason)))
+
+    def train_epoch(self, epoch: int) -> EpochSummary:
+        if not self._pool.pids:
+            self._pool.start()
+        self._board.reset()
+        self._pool.broadcast(EpochStart(epoch))
+        started = time.monotonic()
+        training = set(range(self._workers))
+        while training:
+            for number, message in self._pool.receive(_LOOK_EVERY_S):
+                if self._handle(number, message, epoch):
+                    training.discard(number)
+            self._show(epoch, time.monotonic() - started)
+        return self._summary(epoch, time.monotonic() - started)
+
+    def _handle(self, number: int, message: object, epoch: int) -> bool:
+        """Act on a worker's message; True when that worker is done with the epoch."""
+        if isinstance(message, EpochDone):
+            return True
+        if isinstance(message, Diverged):
+            raise self._divergence(message)
+        returned = self._board.unfinished_of(number)
+        lost = self._pool.replace(number)
+        self._pool.send(number, EpochStart(epoch, returned))
+        self._job.emit(lost)
+        return False
+
+    def _divergence(self, message: Diverged) -> TrainingDiverged:
+        job, size = self._job, self._job.batch_size
+        order = epoch_order(
+            len(job.source), epoch=message.epoch, seed=job.seed, shuffle=job.shuffle
+        )
+        indices = order[message.batch * size : (message.batch + 1) * size].tolist()
+        step = message.epoch * job.batches_per_epoch + message.batch
+        return diverged(message.epoch, message.batch, step, message.loss, indices)
+
+    def _show(self, epoch: int, seconds: float) -> None:
+        job, samples = self._job, self._board.samples
+        step = epoch * job.batches_per_epoch + samples // job.batch_size
+        self._job.emit(
+            Progress(
+                epoch=epoch,
+                samples_done=min(samples, job.samples_per_epoch),
+                samples_total=job.samples_per_epoch,
+                samples_per_s=samples / seconds if seconds else 0.0,
+                loss=self._board.loss,
+                lr=float(job.rates(step, 1)[0]),
+            )
+        )
+
+    def _summary(self, epoch: int, seconds: float) -> EpochSummary:
+        job = self._job
+        step = (epoch + 1) * job.batches_per_epoch
+        return EpochSummary(
+            samples=self._board.samples,
+            seconds=seconds,
+            loss=self._board.loss,
+            step=step,
+            lr=float(job.rates(step - 1, 1)[0]),
+        )
+
+    def averaged(self) -> dict[str, torch.Tensor] | None:
+        return dict(self._weights.averaged) if self._job.ema else None
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        return self._weights.named_states(self._job.rule)
+
+    def load(
+        self,
+        optimizer: dict[str, torch.Tensor],
+        averaged: dict[str, torch.Tensor] | None,
+        step: int,
+    ) -> None:
+        del step  # a step's number follows from its batch's
+        load_shared(self._weights, self._job, optimizer, averaged)
+
+    def close(self) -> None:
+        try:
+            self._board.stop()
+            self._pool.close()
+        finally:
+            unshare(self._job.model)
+            self._weight_arena.close()
+            self._data_arena.close()
+
+    def _place_data(
+        self,
+    ) -> tuple[Arena, TrainingJob, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        job = self._job
+        pieces = -(-job.samples_per_epoch // piece_samples(job))
+        board = Board.blank(pieces, self._workers)
+        data = job.source.tensors()
+        arena = Arena.with_room_for([*data, *board])
+        source = job.source.with_tensors([arena.place(tensor) for tensor in data])
+        placed = (arena.place(board[0]), arena.place(board[1]), arena.place(board[2]))
+        return arena, job.for_workers(source), placed
+
+    def _task(self, number: int) -> HogwildWorker:
+        return HogwildWorker(
+            number=number,
+            job=self._worker_job,
+            weights=self._weights,
+            board=self._board_tensors,
+            plan=self._plan,
+            channels_last=self._channels_last,
+        )
+
+
+def _planned(job: TrainingJob) -> tuple[native_plan.PlanDescription | None, str]:
+    """The job's native plan, or None with the reason why it has none."""
+    try:
+        description = native_plan.describe(job.model, job.step, job.sample)
+        if native_plan.agrees_with_torch(description, job.model, job.sample):
+            return description, ""
+        return None, "the native plan's outputs differ from PyTorch's"
+    except (Unplannable, ValueError) as reason:
+        return None, str(reason)
+
+
+def _has_convolution(job: TrainingJob) -> bool:
+    return any(isinstance(module, nn.Conv2d) for module in job.model.modules())
+
+
+def _describe_form(workers: int, reason: str) -> str:
+    form = f"PyTorch autograd ({reason})" if reason else f"native plan ({_native.simd()})"
+    return f"Hogwild: {workers} {'worker' if workers == 1 else 'workers'}, {form}"

@@ -1,0 +1,136 @@
+"""Synchronous training: every step sees the weights that the step before left.
+
+With one worker this is the loop of a PyTorch tutorial, bit for bit: same order, same `torch.optim`,
+same threads. With several, every batch is shared out among processes (`shared_batch.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from manyhands.data.prefetch import Prefetcher
+from manyhands.errors import ConfigError, ModelError
+from manyhands.replica.shared_weights import trainable
+from manyhands.strategies.divergence import diverged
+from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
+from manyhands.strategies.shared_batch import SharedBatchSession
+from manyhands.strategies.strategy import (
+    EpochSummary,
+    Session,
+    Strategy,
+    TrainingJob,
+    checked_state,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronous(Strategy):
+    """Step by step: with one worker plain PyTorch, with more each batch split among them."""
+
+    workers: int = 1
+
+    name: ClassVar[str] = "synchronous"
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"Synchronous: workers is {self.workers!r}; expected at least 1.")
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers
+
+    def start(self, job: TrainingJob) -> Session:
+        if self.workers == 1:
+            return SingleSession(job)
+        return SharedBatchSession(job, self.workers)
+
+
+class SingleSession(Session):
+    """One worker: the driver itself, with `torch.optim` and PyTorch's own threads."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._parameters = trainable(job.model)
+        if not self._parameters:
+            raise ModelError("The model has no trainable parameter: nothing requires a gradient.")
+        self._optimizer = job.rule.torch_optimizer(self._parameters.values())
+        self._averaged = (
+            {name: p.detach().clone() for name, p in self._parameters.items()} if job.ema else {}
+        )
+
+    def train_epoch(self, epoch: int) -> EpochSummary:
+        job, account, rate = self._job, EpochAccount(self._job, epoch), 0.0
+        with Prefetcher(job.source, batch_requests(job, epoch), depth=2) as batches:
+            for request, batch in batches:
+                assert isinstance(request, BatchRequest)
+                step = epoch * job.batches_per_epoch + request.batch
+                rate = float(job.rates(step, 1)[0])
+                loss = self._train(batch, rate)
+                if not math.isfinite(loss):
+                    raise diverged(epoch, request.batch, step, loss, request.indices.tolist())
+                self._average(step)
+                account.count(len(request.indices), loss, rate)
+        return account.summary(rate)
+
+    def _train(self, batch: Any, rate: float) -> float:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad()
+        loss = self._job.step(self._job.model, batch)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self._job.rule.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._job.rule.clip_norm)
+            self._optimizer.step()
+        return value
+
+    def _average(self, step: int) -> None:
+        ema = self._job.ema
+        if ema is None or (step + 1) % ema.every:
+            return
+        weight = 1 - ema.decay_over(step, ema.every)
+        for name, average in self._averaged.items():
+            average.lerp_(self._parameters[name].detach(), weight)
+
+    def averaged(self) -> dict[str, torch.Tensor] | None:
+        return dict(self._averaged) if self._job.ema else None
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        rule = self._job.rule
+        return {
+            f"{name}.{ours}": self._optimizer.state[parameter].get(
+                theirs, torch.full_like(parameter, rule.state_start(ours))
+            )
+            for name, parameter in self._parameters.items()
+            for ours, theirs in zip(rule.states, rule.torch_states, strict=False)
+        }
+
+    def load(
+        self,
+        optimizer: dict[str, torch.Tensor],
+        averaged: dict[str, torch.Tensor] | None,
+        step: int,
+    ) -> None:
+        rule = self._job.rule
+        checked_state(self.optimizer_state(), optimizer, "optimizer state")
+        for name, parameter in self._parameters.items():
+            state = {
+                theirs: optimizer[f"{name}.{ours}"].clone()
+                for ours, theirs in zip(rule.states, rule.torch_states, strict=False)
+            }
+            if rule.torch_counts_steps:
+                state["step"] = torch.tensor(float(step))
+            self._optimizer.state[parameter] = state
+        if self._job.ema:
+            checked_state(self._averaged, averaged or {}, "average")
+            for name, tensor in self._averaged.items():
+                tensor.copy_((averaged or {})[name])
+
+    def close(self) -> None:
+        for parameter in self._parameters.values():
+            parameter.grad = None

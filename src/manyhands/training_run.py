@@ -1,0 +1,245 @@
+"""One run under way: epoch by epoch, train, validate, record, save.
+
+Owns the order of things and the checkpoint's contents; how training is done is the session's
+affair, where things are written the run directory's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from manyhands.callbacks import Callback, EarlyStopping, RunView
+from manyhands.config import parameter_count
+from manyhands.data.source import Source
+from manyhands.errors import CheckpointError
+from manyhands.evaluation import evaluate, weights_of
+from manyhands.metrics import MetricChoice
+from manyhands.run import checkpoint as checkpoints
+from manyhands.run.checkpoint import Checkpoint, Restored
+from manyhands.run.directory import RunDirectory
+from manyhands.run.weights import load_weights, save_weights
+from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
+from manyhands.telemetry.curves import write_curves
+from manyhands.telemetry.events import CheckpointWritten, EpochEnded, Note, RunEnded, RunStarted
+
+_DRAW_EVERY_S = 30.0
+_BEST = "best.safetensors"
+_NOT_VALIDATION = ("epoch", "train_loss", "samples_per_s", "seconds", "lr")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watching:
+    """What is done with the weights besides training them."""
+
+    validation: Source | None
+    metrics: Sequence[MetricChoice]
+    callbacks: Sequence[Callback]
+    early_stopping: EarlyStopping | None
+    checkpoint_every: int
+
+
+class TrainingRun:
+    """Runs a job to its end. Use once; the session is the caller's to close."""
+
+    def __init__(
+        self, job: TrainingJob, strategy: Strategy, directory: RunDirectory, watching: Watching
+    ) -> None:
+        self._job = job
+        self._strategy = strategy
+        self._directory = directory
+        self._watching = watching
+        self._started = time.monotonic()
+        self._epochs_done = 0
+        self._drawn = self._started
+        self.history: list[dict[str, float]] = []
+        self.reason = "finished"
+
+    def run(self, session: Session, restored: Restored | None) -> None:
+        """Train every epoch that is left, then leave the final weights in the job's model."""
+        if restored is not None:
+            self._restore(session, restored)
+        self._announce()
+        if restored is None:
+            self._save(session)  # a run killed in its first epoch can be resumed as well
+        view = self._view({})
+        for callback in self._watching.callbacks:
+            callback.on_run_start(view)
+        for epoch in range(self._epochs_done, self._job.epochs):
+            if self._train_and_record(session, epoch):
+                break
+        self._finish(session)
+
+    def fail(self, reason: str, message: str) -> None:
+        """Record that the run ended otherwise: interrupted or failed."""
+        self.reason = reason
+        self._draw_curves()
+        self._emit_end(message)
+
+    def _train_and_record(self, session: Session, epoch: int) -> bool:
+        """One epoch; True when the run is to stop after it."""
+        summary = session.train_epoch(epoch)
+        with weights_of(self._job.model, session.averaged()):
+            figures = self._validate()
+            record = self._record(epoch, summary, figures)
+            stop = self._consult(record)
+        self._epochs_done = epoch + 1
+        last = stop or self._epochs_done == self._job.epochs
+        if last or self._epochs_done % self._watching.checkpoint_every == 0:
+            self._save(session, step=summary.step)
+        if time.monotonic() - self._drawn > _DRAW_EVERY_S:
+            self._draw_curves()
+        return stop
+
+    def _draw_curves(self) -> None:
+        self._drawn = time.monotonic()
+        if not self.history:
+            return
+        try:
+            write_curves(self._directory.curves_file, self.history, self._directory.path.name)
+        except OSError as error:
+            self._job.emit(Note(message=f"The curves were not drawn: {error}", warning=True))
+
+    def _validate(self) -> dict[str, float]:
+        watching = self._watching
+        if watching.validation is None:
+            return {}
+        return evaluate(self._job.model, self._job.step, watching.validation, watching.metrics)
+
+    def _record(
+        self, epoch: int, summary: EpochSummary, figures: dict[str, float]
+    ) -> dict[str, float]:
+        record = {
+            "epoch": epoch,
+            "train_loss": summary.loss,
+            "samples_per_s": summary.samples / summary.seconds,
+            "seconds": summary.seconds,
+            "lr": summary.lr,
+            **figures,
+        }
+        self.history.append(record)
+        self._job.emit(
+            EpochEnded(
+                epoch=epoch,
+                step=summary.step,
+                samples=summary.samples,
+                seconds=summary.seconds,
+                train_loss=summary.loss,
+                lr=summary.lr,
+                metrics=figures,
+            )
+        )
+        return record
+
+    def _consult(self, record: dict[str, float]) -> bool:
+        """Early stopping and callbacks, while the model holds the validated weights."""
+        early = self._watching.early_stopping
+        view = self._view(record)
+        if early is not None and early.improved(record) and early.restore_best:
+            save_weights(self._directory.path / _BEST, self._job.model.state_dict())
+        for callback in self._watching.callbacks:
+            callback.on_epoch_end(view)
+        if early is not None and early.exhausted:
+            view.stop_reason = view.stop_reason or "early-stopped"
+        if view.stop_reason is not None:
+            self.reason = view.stop_reason
+        return view.stop_reason is not None
+
+    def _finish(self, session: Session) -> None:
+        model = self._job.model
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                averaged = (session.averaged() or {}).get(name)
+                if averaged is not None:
+                    parameter.copy_(averaged)
+        early, best = self._watching.early_stopping, self._directory.path / _BEST
+        if early is not None and early.restore_best and best.exists():
+            model.load_state_dict(load_weights(best))
+        save_weights(self._directory.model_file, model.state_dict())
+        self._draw_curves()
+        view = self._view(self.history[-1] if self.history else {})
+        for callback in self._watching.callbacks:
+            callback.on_run_end(view)
+        self._emit_end("")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The validation figures of the weights that the run hands back."""
+        early = self._watching.early_stopping
+        record = self.history[-1] if self.history else {}
+        if early is not None and early.restore_best and early.best_record:
+            record = early.best_record
+        return {name: value for name, value in record.items() if name not in _NOT_VALIDATION}
+
+    def _save(self, session: Session, step: int = 0) -> None:
+        early = self._watching.early_stopping
+        checkpoint = Checkpoint(
+            epoch=self._epochs_done,
+            step=step,
+            model=self._job.model.state_dict(),
+            optimizer=session.optimizer_state(),
+            averaged=session.averaged(),
+            extra={
+                "history": self.history,
+                "random": torch.get_rng_state().numpy().tobytes(),
+                "early_stopping": early.state() if early else None,
+            },
+        )
+        try:
+            path = checkpoints.save(self._directory.checkpoints, checkpoint)
+        except CheckpointError as error:  # training goes on: the next checkpoint may succeed
+            self._job.emit(Note(message=str(error), warning=True))
+        else:
+            self._job.emit(CheckpointWritten(path=path, epoch=self._epochs_done))
+
+    def _restore(self, session: Session, restored: Restored) -> None:
+        checkpoint = restored.checkpoint
+        for refusal in restored.refused:
+            self._job.emit(Note(message=refusal, warning=True))
+        session.load(checkpoint.optimizer, checkpoint.averaged, checkpoint.step)
+        self._epochs_done = checkpoint.epoch
+        self.history = [dict(record) for record in checkpoint.extra["history"]]
+        state = torch.frombuffer(bytearray(checkpoint.extra["random"]), dtype=torch.uint8)
+        torch.set_rng_state(state)
+        early = self._watching.early_stopping
+        if early is not None and checkpoint.extra.get("early_stopping"):
+            early.load(checkpoint.extra["early_stopping"])
+
+    def _announce(self) -> None:
+        job = self._job
+        job.emit(
+            RunStarted(
+                run_dir=self._directory.path,
+                model=type(job.model).__name__,
+                parameters=parameter_count(job.model),
+                strategy=self._strategy.name,
+                workers=self._strategy.worker_count,
+                first_epoch=self._epochs_done,
+                epochs=job.epochs,
+                samples_per_epoch=job.samples_per_epoch,
+            )
+        )
+
+    def _view(self, record: dict[str, float]) -> RunView:
+        return RunView(
+            model=self._job.model,
+            run_dir=self._directory.path,
+            epoch=int(record.get("epoch", self._epochs_done)),
+            epochs=self._job.epochs,
+            record=record,
+            history=self.history,
+        )
+
+    def _emit_end(self, message: str) -> None:
+        self._job.emit(
+            RunEnded(
+                reason=self.reason,
+                epochs_done=self._epochs_done,
+                seconds=time.monotonic() - self._started,
+                metrics=self.metrics,
+                message=message,
+            )
+        )
