@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
-import manyhands as mh
 from manyhands.errors import CheckpointError, ConfigError
 from manyhands.recipes.loading import RecipeModule, load_recipe
 from manyhands.recipes.nearest import did_you_mean, listed
+from manyhands.recipes.recipe import Recipe
 from manyhands.recipes.settings import parse_pairs, settings_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from manyhands.recipes.recipe import Recipe
-
-_OPTIONAL = ("loss", "schedule", "ema", "early_stopping", "metrics", "step")
+from manyhands.strategies import STRATEGIES, Strategy
+from manyhands.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +62,24 @@ class Prepared:
     recipe: Recipe
     table: dict[str, Any]
 
-    def trainer(self, *, run_dir: Path | None = None, progress: bool = True) -> mh.Trainer:
+    def trainer(self, *, run_dir: Path | None = None, progress: bool = True) -> Trainer:
         """The trainer for it."""
-        given = {name: getattr(self.recipe, name) for name in _OPTIONAL}
-        return mh.Trainer(
-            self.recipe.model,
-            optimizer=self.recipe.optimizer,
+        recipe = self.recipe
+        return Trainer(
+            recipe.model,
+            loss=recipe.loss,
+            optimizer=recipe.optimizer,
             strategy=make_strategy(self.request.strategy, self.request.workers),
-            batch_size=self.recipe.batch_size,
-            seed=self.recipe.seed,
+            schedule=recipe.schedule,
+            metrics=recipe.metrics,
+            ema=recipe.ema,
+            early_stopping=recipe.early_stopping,
+            step=recipe.step,
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
             run_dir=run_dir,
             progress=progress,
             recipe=self.table,
-            **{name: value for name, value in given.items() if value is not None},
         )
 
 
@@ -105,7 +106,7 @@ def prepare(module: RecipeModule, request: Request) -> Prepared:
     make_strategy(request.strategy, request.workers)  # refused before anything is built
     settings = module.apply(request.settings)
     torch.manual_seed(request.options.get("seed", getattr(settings, "seed", 0)))
-    recipe = replace(module.build(settings), **request.options)
+    recipe = _with_options(module.build(settings), request.options)
     strategy = {"name": request.strategy, "workers": request.workers}
     table = {
         "name": module.name,
@@ -114,6 +115,15 @@ def prepare(module: RecipeModule, request: Request) -> Prepared:
         "strategy": {key: value for key, value in strategy.items() if value is not None},
     }
     return Prepared(request=request, recipe=recipe, table=table)
+
+
+def _with_options(recipe: Recipe, options: Mapping[str, int]) -> Recipe:
+    return replace(
+        recipe,
+        epochs=options.get("epochs", recipe.epochs),
+        batch_size=options.get("batch_size", recipe.batch_size),
+        seed=options.get("seed", recipe.seed),
+    )
 
 
 def rebuild(table: Mapping[str, Any], options: Mapping[str, int]) -> Prepared:
@@ -130,12 +140,11 @@ def rebuild(table: Mapping[str, Any], options: Mapping[str, int]) -> Prepared:
     return prepare(module, request)
 
 
-def make_strategy(name: str, workers: int | None) -> mh.strategies.Strategy:
+def make_strategy(name: str, workers: int | None) -> Strategy:
     """The strategy with this name; None workers leaves its default."""
-    strategies = {"synchronous": mh.Synchronous, "hogwild": mh.Hogwild}
-    if name not in strategies:
-        hint = did_you_mean(name, strategies)
+    if name not in STRATEGIES:
+        hint = did_you_mean(name, STRATEGIES)
         raise ConfigError(
-            f"No strategy is called {name!r}.{hint} The strategies are: {listed(strategies)}."
+            f"No strategy is called {name!r}.{hint} The strategies are: {listed(STRATEGIES)}."
         )
-    return strategies[name]() if workers is None else strategies[name](workers=workers)
+    return STRATEGIES[name]() if workers is None else STRATEGIES[name](workers=workers)

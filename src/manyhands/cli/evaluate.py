@@ -26,10 +26,10 @@ def evaluate(
       manyhands evaluate runs/mnist-20261115-204201
     """
     from manyhands.cli.building import rebuild
-    from manyhands.cli.fitting import figures
     from manyhands.cli.records import final_weights, recipe_table
     from manyhands.errors import ConfigError
     from manyhands.run.directory import RunDirectory
+    from manyhands.telemetry.wording import figures
 
     directory = RunDirectory.open(run)
     table = recipe_table(directory, "evaluate", "call trainer.evaluate(data)")
@@ -41,7 +41,7 @@ def evaluate(
         )
     _load(prepared.recipe.model, final_weights(directory), directory.path)
     metrics = prepared.trainer(progress=False).evaluate(prepared.recipe.validation)
-    typer.echo(figures(metrics))
+    typer.echo("  ".join(figures(metrics)))
 
 
 def _load(model: nn.Module, weights: dict[str, torch.Tensor], run: Path) -> None:

@@ -11,6 +11,9 @@ from manyhands.run.checkpoint import load_latest
 from manyhands.run.config_file import read_config
 from manyhands.run.directory import RunDirectory
 from manyhands.run.weights import load_weights
+from manyhands.telemetry.event_log import read_events
+
+_CUT_SHORT = ("interrupted", "failed")
 
 
 def recipe_table(run: RunDirectory, command: str, instead: str) -> dict[str, Any]:
@@ -25,8 +28,16 @@ def recipe_table(run: RunDirectory, command: str, instead: str) -> dict[str, Any
 
 
 def final_weights(run: RunDirectory) -> dict[str, torch.Tensor]:
-    """The weights that the run hands over; from its last checkpoint when it was cut short."""
-    if run.model_file.exists():
+    """The weights that the run hands over; those of its last checkpoint when it was cut short."""
+    if run.model_file.exists() and not _cut_short(run):
         return load_weights(run.model_file)
     checkpoint = load_latest(run.checkpoints).checkpoint
     return {**checkpoint.model, **(checkpoint.averaged or {})}
+
+
+def _cut_short(run: RunDirectory) -> bool:
+    """Whether the log ends otherwise than with a run that came to its end."""
+    events = read_events(run.events_file) if run.events_file.exists() else []
+    if not events:
+        return False
+    return events[-1].get("event") != "RunEnded" or events[-1].get("reason") in _CUT_SHORT

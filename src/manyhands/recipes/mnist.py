@@ -62,7 +62,7 @@ def build(settings: Settings) -> Recipe:
         ),
         schedule=mh.optim.OneCycle(warmup=settings.warmup),
         ema=None if settings.ema is None else mh.EMA(settings.ema),
-        train=train.augmented(mh.data.Augment()) if settings.augment else train,
+        train=train.augmented(mh.data.Augment.digits()) if settings.augment else train,
         validation=mh.data.mnist("test"),
         epochs=settings.epochs,
         batch_size=settings.batch_size,

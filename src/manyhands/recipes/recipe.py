@@ -7,15 +7,18 @@ is not the recipe's business: the command line decides that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from manyhands.optim.rules import Rule
+from manyhands.callbacks import EarlyStopping
+from manyhands.metrics import MetricChoice
+from manyhands.optim.rules import Rule
+from manyhands.optim.schedules import RateFactor
+from manyhands.replica.steps import LossFunction, StepFunction
+from manyhands.strategies import EMA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +32,13 @@ class Recipe:
     model: nn.Module
     optimizer: Rule
     train: Any
-    loss: Callable[..., torch.Tensor] | None = None
+    loss: LossFunction | None = None
     validation: Any = None
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0
-    schedule: Any = None
-    ema: Any = None
-    early_stopping: Any = None
-    metrics: Any = None
-    step: Callable[[nn.Module, Any], torch.Tensor] | None = None
+    schedule: RateFactor | None = None
+    ema: EMA | None = None
+    early_stopping: EarlyStopping | None = None
+    metrics: Iterable[MetricChoice] | None = None
+    step: StepFunction | None = None

@@ -36,9 +36,9 @@ def test_a_run_from_train_to_export(command: Command, folder: Path) -> None:
     printed = checked(command("train", "tiny.py", *options, "--run-dir", run))
     assert "accuracy " in printed
     for line in (
-        "model  first/model.safetensors",
-        "curve  first/curves.png",
-        "log    first/events.jsonl",
+        "model   first/model.safetensors",
+        "curve   first/curves.png",
+        "log     first/events.jsonl",
         "manyhands evaluate first",
         "manyhands resume first --epochs 2",
         "manyhands export first --to model.safetensors",
@@ -49,7 +49,7 @@ def test_a_run_from_train_to_export(command: Command, folder: Path) -> None:
     assert evaluated.strip() in printed
 
     checked(command("resume", "first", "--epochs", "3"))
-    assert epochs_logged(run)[-2:] == [1, 2] or epochs_logged(run)[-2:] == [2, 3]
+    assert epochs_logged(run) == [0, 1, 2]
 
     exported = checked(command("export", "first", "--to", "out.safetensors"))
     assert exported.startswith("out.safetensors: 4 tensors, 44 values")
@@ -71,9 +71,7 @@ def test_hogwild_trains_a_users_file(command: Command, folder: Path) -> None:
 
 def test_without_validation_data(command: Command, folder: Path) -> None:
     options = ["--strategy", "synchronous", "--set", "validate=no", "--run-dir", "blind"]
-    assert "2 epochs done, without validation data" in checked(
-        command("train", "tiny.py", *options)
-    )
+    assert "2 epochs, without validation data" in checked(command("train", "tiny.py", *options))
     done = command("evaluate", "blind")
     assert done.returncode == 2
     assert "has no validation data to measure on" in done.stderr
