@@ -1,7 +1,13 @@
 // Gathers every kernel of the instruction set MH_ISA into a table.
 #pragma once
 
+#include "conv.h"
+#include "conv_staging.h"
+#include "elementwise.h"
 #include "kernel_table.h"
+#include "linear_backward.h"
+#include "linear_forward.h"
+#include "pool.h"
 #include "update.h"
 
 namespace mh::MH_ISA {
@@ -14,6 +20,29 @@ constexpr KernelTable make_table(const char* name) {
   table.update = &update;
   table.squared_norm = &squared_norm;
   table.average = &average;
+  table.relu = &relu;
+  table.tanh = &tanh;
+  table.sigmoid = &sigmoid;
+  table.relu_grad = &relu_grad;
+  table.tanh_grad = &tanh_grad;
+  table.sigmoid_grad = &sigmoid_grad;
+  table.exponentials = &exponentials;
+  table.linear_forward = &linear_forward;
+  table.linear_backward = &linear_backward;
+  table.pack_panels = &pack_panels;
+  table.unpack_panels = &unpack_panels;
+  table.column_sums = &column_sums;
+  table.conv_forward = &conv_forward;
+  table.conv_weight_grad = &conv_weight_grad;
+  table.conv_bias_grad = &conv_bias_grad;
+  table.conv_input_grad = &conv_input_grad;
+  table.spread_pixels = &spread_pixels;
+  table.pad = &pad;
+  table.unpad = &unpad;
+  table.gather_windows = &gather_windows;
+  table.scatter_windows = &scatter_windows;
+  table.max_pool_2x2 = &max_pool_2x2;
+  table.max_pool_2x2_grad = &max_pool_2x2_grad;
   return table;
 }
 

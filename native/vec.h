@@ -16,6 +16,10 @@
 #define MH_INLINE inline __attribute__((always_inline))
 #define MH_UNROLL _Pragma("GCC unroll 16")
 
+namespace mh {
+using Index = std::ptrdiff_t;
+}
+
 #if defined(__AVX512F__)
 #include "vec_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -26,10 +30,21 @@
 
 namespace mh::MH_ISA {
 
-using Index = std::ptrdiff_t;
-
 MH_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
 
 MH_INLINE Vec zero() { return splat(0.0f); }
+
+// The first n lanes for any n: none below 1, all from kLanes on.
+MH_INLINE Vec load_upto(const float* p, Index n) {
+  if (n >= kLanes) return load(p);
+  return n > 0 ? load_part(p, static_cast<int>(n)) : zero();
+}
+MH_INLINE void store_upto(float* p, Index n, Vec v) {
+  if (n >= kLanes) {
+    store(p, v);
+  } else if (n > 0) {
+    store_part(p, static_cast<int>(n), v);
+  }
+}
 
 }  // namespace mh::MH_ISA

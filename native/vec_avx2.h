@@ -13,7 +13,7 @@ MH_INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 MH_INLINE Vec splat(float x) { return _mm256_set1_ps(x); }
 MH_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 MH_INLINE Vec root(Vec v) { return _mm256_sqrt_ps(v); }
-MH_INLINE Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+MH_INLINE Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }  // b where either is NaN
 MH_INLINE Vec lesser(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 
 // The first n lanes, 0 <= n <= kLanes; the others are zero and not touched in memory.
@@ -30,6 +30,13 @@ MH_INLINE float sum(Vec v) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// out[i] += the sum of the lanes of v[i].
+MH_INLINE void add_sums4(const Vec* v, float* out) {
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+  const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), sums));
+}
+
 // The sum of the lanes in double precision.
 MH_INLINE double sum_wide(Vec v) {
   const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
@@ -37,6 +44,35 @@ MH_INLINE double sum_wide(Vec v) {
   const __m256d both = _mm256_add_pd(low, high);
   const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(both), _mm256_extractf128_pd(both, 1));
   return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+
+using Mask = __m256;
+MH_INLINE Mask above(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+MH_INLINE Mask same(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+MH_INLINE Vec pick(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+MH_INLINE Vec keep(Mask m, Vec v) { return _mm256_and_ps(m, v); }  // v or zero
+
+// Elements 0, 2, 4... and 1, 3, 5... of a followed by b; interleave is the way back.
+MH_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  const __m256 e = _mm256_shuffle_ps(a, b, 0x88), o = _mm256_shuffle_ps(a, b, 0xDD);
+  even = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(e), 0xD8));
+  odd = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(o), 0xD8));
+}
+MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+  a = _mm256_permute2f128_ps(low, high, 0x20);
+  b = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+// Whole numbers 0 to 127 as bytes, kLanes of them.
+MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
+  const __m256i n = _mm256_cvtps_epi32(v);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+}
+MH_INLINE Vec load_bytes(const std::uint8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
 }
 
 }  // namespace mh::MH_ISA

@@ -13,7 +13,7 @@ MH_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 MH_INLINE Vec splat(float x) { return _mm512_set1_ps(x); }
 MH_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 MH_INLINE Vec root(Vec v) { return _mm512_sqrt_ps(v); }
-MH_INLINE Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+MH_INLINE Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b where either is NaN
 MH_INLINE Vec lesser(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
 // The first n lanes, 0 <= n <= kLanes; the others are zero and not touched in memory.
@@ -27,11 +27,50 @@ MH_INLINE void store_part(float* p, int n, Vec v) {
 
 MH_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
+// out[i] += the sum of the lanes of v[i].
+MH_INLINE void add_sums4(const Vec* v, float* out) {
+  __m256 half[4];
+  MH_UNROLL for (int i = 0; i < 4; ++i) {
+    half[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i]), _mm512_extractf32x8_ps(v[i], 1));
+  }
+  const __m256 pairs =
+      _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+  const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), sums));
+}
+
 // The sum of the lanes in double precision.
 MH_INLINE double sum_wide(Vec v) {
   const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
   const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
   return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+
+using Mask = __mmask16;
+MH_INLINE Mask above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+MH_INLINE Mask same(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+MH_INLINE Vec pick(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+MH_INLINE Vec keep(Mask m, Vec v) { return _mm512_maskz_mov_ps(m, v); }  // v or zero
+
+// Elements 0, 2, 4... and 1, 3, 5... of a followed by b; interleave is the way back.
+MH_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  const __m512i from = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even = _mm512_permutex2var_ps(a, from, b);
+  odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(from, _mm512_set1_epi32(1)), b);
+}
+MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  const __m512i from = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  a = _mm512_permutex2var_ps(even, from, odd);
+  b = _mm512_permutex2var_ps(even, _mm512_add_epi32(from, _mm512_set1_epi32(8)), odd);
+}
+
+// Whole numbers 0 to 127 as bytes, kLanes of them.
+MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+MH_INLINE Vec load_bytes(const std::uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
 }
 
 }  // namespace mh::MH_ISA
