@@ -100,6 +100,7 @@ def _draw(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
     panels = _panels(history)
     figure = Figure(figsize=(5.2 * len(panels), 3.8), dpi=120, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     for axes, (name, curves) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
@@ -117,7 +118,7 @@ def _panels(history: Sequence[Mapping[str, Any]]) -> dict[str, Curves]:
         if name == "loss":
             panels["loss"]["validation"] = _curve(epochs, name)
         elif name not in _NOT_METRICS:
-            panel = "validation" if is_share(name) else name
+            panel = "validation" if is_share(name) and name != "error" else name
             panels.setdefault(panel, {})[name] = _curve(epochs, name)
     return panels
 
@@ -135,14 +136,17 @@ def _curve(epochs: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _draw_panel(axes: Axes, name: str, curves: Curves) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
     colours = iter(_COLOURS * (1 + len(curves) // len(_COLOURS)))
     for label, values in curves.items():
         _draw_curve(axes, label, values, _TRAINING if label == "training" else next(colours))
     if name == "loss" and _spans_decades(curves):
         axes.set_yscale("log")
-    elif name == "validation" and _all_within_one(curves):
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif all(is_share(label) for label in curves) and _all_within_one(curves):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch", color=_INK)

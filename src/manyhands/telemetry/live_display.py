@@ -24,9 +24,10 @@ from manyhands.telemetry.events import (
 from manyhands.telemetry.time_left import TimeLeft
 
 _WIDEST_BAR = 30
-_NARROWEST_BAR = 8
+_NARROWEST_BAR = 5
+_GAP = 2
 # The terminal echoes ^C behind the line: with no room left for it, it would begin another line.
-_SPARE_COLUMNS = 3
+_SPARE_COLUMNS = 2
 
 
 class LiveDisplay:
@@ -77,9 +78,12 @@ class LiveDisplay:
         self._refresh()
 
     def _keep(self, event: EpochEnded) -> None:
-        self._line.metrics = "  ".join(wording.figures(event.metrics))
+        self._line.metrics = wording.figures(event.metrics)
         self._line.left = self._left()
-        self._print("  ".join(wording.epoch_fields(event, self._epochs, self._sample_name)))
+        fields = wording.epoch_fields(event, self._epochs, self._sample_name)
+        while len(fields) > 1 and len("  ".join(fields)) > self._console.width:
+            fields.pop()
+        self._print("  ".join(fields))
 
     def _left(self) -> str:
         seconds = self._time_left.seconds
@@ -107,31 +111,30 @@ class _MovingLine:
         self.done = 0.0
         self.speed = ""
         self.loss = ""
-        self.metrics = ""
+        self.metrics: list[str] = []
         self.left = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width - _SPARE_COLUMNS
-        before = [self.title]
-        after = self._fitting(width - len(self.title))
-        free = width - sum(len(field) + 2 for field in [*before, *after])
+        free = options.max_width - _SPARE_COLUMNS - len(self.title) - _GAP
+        fields = self._fitting(free - _NARROWEST_BAR)
+        bar_width = min(free - sum(len(field) + _GAP for field in fields), _WIDEST_BAR)
         row: list[Text | ProgressBar] = [Text(self.title, style="bold")]
-        if free >= _NARROWEST_BAR:
-            row.append(ProgressBar(total=1.0, completed=self.done, width=min(free, _WIDEST_BAR)))
-        row.extend(Text(field) for field in after)
-        line = Table.grid(padding=(0, 2, 0, 0))
+        if bar_width >= _NARROWEST_BAR:
+            row.append(ProgressBar(total=1.0, completed=self.done, width=bar_width))
+        row.extend(Text(field) for field in fields)
+        line = Table.grid(padding=(0, _GAP, 0, 0))
         for _ in row:
             line.add_column(no_wrap=True)
         line.add_row(*row)
         yield line
 
-    def _fitting(self, width: int) -> list[str]:
-        """The fields that fit into `width`, in their order on the line."""
-        by_weight = [f"{self.done:4.0%}", self.loss, self.left, self.metrics, self.speed]
-        chosen = []
-        for field in by_weight:
-            if field and len(field) + 2 <= width:
-                chosen.append(field)
-                width -= len(field) + 2
-        shown = [by_weight[0], self.speed, self.loss, self.metrics, self.left]
-        return [field for field in shown if field in chosen]
+    def _fitting(self, free: int) -> list[str]:
+        """The fields that there is room for, in their order on the line."""
+        by_weight = [self.loss, self.left, *self.metrics[:1], self.speed, *self.metrics[1:]]
+        chosen = set()
+        for field in filter(None, by_weight):
+            if len(field) + _GAP <= free:
+                chosen.add(field)
+                free -= len(field) + _GAP
+        in_order = [self.speed, self.loss, *self.metrics, self.left]
+        return [field for field in in_order if field in chosen]

@@ -28,7 +28,13 @@ def figure(name: str, value: float) -> str:
 
 
 def figures(metrics: Mapping[str, float]) -> list[str]:
-    return [f"{name} {figure(name, float(value))}" for name, value in metrics.items()]
+    """Validation metrics; the validation loss says so, as it stands beside the training loss."""
+    return [
+        f"validation {loss(float(value))}"
+        if name == "loss"
+        else f"{name} {figure(name, float(value))}"
+        for name, value in metrics.items()
+    ]
 
 
 def loss(value: float) -> str:
@@ -55,10 +61,10 @@ def epoch_title(epoch: int, epochs: int) -> str:
 
 def start(event: RunStarted) -> str:
     workers = f"{event.workers} worker{'s' if event.workers != 1 else ''}"
-    begin = f"from epoch {event.first_epoch + 1} to" if event.first_epoch else "for"
+    going_on = f", going on with epoch {event.first_epoch + 1}" if event.first_epoch else ""
     return (
-        f"{event.model}, {event.parameters:,} parameters: {event.strategy} with {workers} "
-        f"{begin} {event.epochs} epochs of {event.samples_per_epoch:,} {event.sample_name}, "
+        f"{event.model} with {event.parameters:,} parameters, {event.strategy} with {workers}\n"
+        f"{event.epochs} epochs of {event.samples_per_epoch:,} {event.sample_name}{going_on}, "
         f"in {short_path(event.run_dir)}"
     )
 
