@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.harness.report import picture, print_table, with_spread
 from benchmarks.harness.rounds import Rounds, alternate, calls_per_second, progress
+from manyhands import kernels
 
 FLOAT_BYTES = 4
 TENSORS = 8
@@ -64,29 +65,43 @@ def pieces(size: int) -> list[torch.Tensor]:
     return list(torch.randn(size).chunk(TENSORS))
 
 
-def native_update(kernel: Kernel, size: int) -> Callable[[], object]:
-    from manyhands import _native
+@dataclass(frozen=True)
+class Contestant:
+    """One way to update, and the weights that it moves."""
 
-    rule = _native.Rule(kernel.rule, **kernel.rule_options)
+    weights: list[torch.Tensor]
+    step: Callable[[], object]
+
+
+def contestant(kernel: Kernel, size: int, variant: str | None) -> Contestant:
+    """`torch.optim` in one of its variants, or ours for None; equal under equal seeds."""
     weights, grads = pieces(size), pieces(size)
+    if variant is None:
+        return Contestant(weights, native_step(kernel, weights, grads))
+    parameters = [torch.nn.Parameter(weight) for weight in weights]
+    for parameter, grad in zip(parameters, grads, strict=True):
+        # Kept from step to step. The foreach form of Nesterov adds into it, so that the numbers
+        # overflow in the end, which changes nothing about the time.
+        parameter.grad = grad
+    options = {**kernel.torch_options, variant: True}
+    optimizer = kernel.torch_class(parameters, lr=LR, **options)
+    return Contestant(weights, optimizer.step)
+
+
+def native_step(
+    kernel: Kernel, weights: list[torch.Tensor], grads: list[torch.Tensor]
+) -> Callable[[], object]:
+    rule = kernels.Rule(kernel.rule, **kernel.rule_options)
     # NumPy views cross into the kernel ten times faster than tensors. Weights and states stay where
     # they are, so their views are made once; a gradient is new in every step, and so is its view.
     views = [weight.numpy() for weight in weights]
     states = [[np.zeros_like(view) for _ in range(kernel.states)] for view in views]
-    step = iter(range(1, 2**62))
+    number = iter(range(1, 2**62))
 
-    def update() -> None:
-        _native.update(rule, LR, next(step), 1.0, views, [g.numpy() for g in grads], states)
+    def step() -> None:
+        kernels.update(rule, LR, next(number), 1.0, views, [g.numpy() for g in grads], states)
 
-    return update
-
-
-def torch_update(kernel: Kernel, size: int, variant: str) -> Callable[[], object]:
-    parameters = [torch.nn.Parameter(piece) for piece in pieces(size)]
-    for parameter in parameters:
-        parameter.grad = torch.randn_like(parameter)
-    options = {**kernel.torch_options, variant: True}
-    return kernel.torch_class(parameters, lr=LR, **options).step
+    return step
 
 
 def memory_copy(moved_bytes: int) -> Callable[[], object]:
@@ -99,8 +114,8 @@ def measure(kernel: Kernel, size: int, *, rounds: int, seconds: float) -> Rounds
     """Bytes per second of all contestants at one size."""
     moved = kernel.bytes_moved(size)
     calls = {
-        "ours": native_update(kernel, size),
-        **{variant: torch_update(kernel, size, variant) for variant in PEERS},
+        "ours": contestant(kernel, size, None).step,
+        **{variant: contestant(kernel, size, variant).step for variant in PEERS},
         "copy": memory_copy(moved),
     }
     for call in calls.values():

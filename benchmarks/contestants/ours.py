@@ -31,7 +31,7 @@ class Ours:
 
     def __init__(self, net: str, batch: int, *, workers: int, images_per_epoch: float) -> None:
         self._workers = workers
-        self._job = _job(net, batch, _whole_pieces(images_per_epoch, max(PIECE, batch) * workers))
+        self._job = _job(net, batch, whole_pieces(images_per_epoch, max(PIECE, batch) * workers))
         self._epoch = 0
 
     def __enter__(self) -> Ours:
@@ -70,7 +70,8 @@ class Ours:
         return turn
 
 
-def _whole_pieces(images: float, unit: int) -> int:
+def whole_pieces(images: float, unit: int) -> int:
+    """About this many images, as a multiple of `unit` that MNIST can fill."""
     available = len(mh.data.mnist("train")) // unit
     return unit * min(max(1, round(images / unit)), available)
 

@@ -29,12 +29,12 @@ def machine() -> dict[str, Any]:
     # Imported here, so that the listing is quick and works before anything is built.
     import torch
 
-    from manyhands import _native
+    from manyhands import kernels
 
     return {
         "cpu": _cpu_model(),
         "cores": cores(),
-        "simd": _native.simd(),
+        "simd": kernels.simd(),
         "torch": torch.__version__,
         "torch_simd": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),

@@ -1,0 +1,72 @@
+"""What the benchmarks make of their measurements: best peer, aim, bytes, mean accuracy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from benchmarks import mnist_accuracy, trainer_node, update_kernels
+from benchmarks.contestants.ours import whole_pieces
+from benchmarks.contestants.peers import PEERS, TUNED
+from benchmarks.harness.rounds import Rounds
+
+
+def rounds_of(**rates: float) -> Rounds:
+    return Rounds({**dict.fromkeys(PEERS, (1.0,)), **{n: (r,) for n, r in rates.items()}})
+
+
+def test_a_trainer_is_compared_with_the_best_of_the_four_peers() -> None:
+    measured = rounds_of(ours=30.0, ddp_gloo=15.0, hogwild_tuned=40.0)
+
+    figures = trainer_node.figures("mnist", 64, measured)
+
+    assert figures["best_peer"] == "ddp_gloo"  # the tuned one is reported, and is not a peer
+    assert figures["ratio"]["median"] == 2.0
+    assert figures["ratios"][TUNED]["median"] == 0.75
+    assert (figures["aim"], figures["met"]) == (1.5, True)
+
+
+@pytest.mark.parametrize(("batch", "aim"), [(1, 3.0), (8, 2.0), (32, 1.0), (64, 1.5), (256, 1.0)])
+def test_an_aim_belongs_to_a_batch_size(batch: int, aim: float) -> None:
+    figures = trainer_node.figures("mnist", batch, rounds_of(ours=aim - 0.01))
+
+    assert (figures["aim"], figures["met"]) == (aim, False)
+
+
+def test_an_epoch_of_ours_is_whole_pieces_within_the_data() -> None:
+    assert whole_pieces(1000.0, 512) == 1024
+    assert whole_pieces(1.0, 512) == 512
+    assert whole_pieces(1e9, 512) == 60_000 // 512 * 512
+
+
+@pytest.mark.parametrize(
+    ("kernel", "floats_moved"),
+    [("sgd", 3), ("sgd momentum", 5), ("adagrad", 5), ("adam", 7), ("adamw", 7)],
+)
+def test_an_update_moves_what_it_must_read_and_write(kernel: str, floats_moved: int) -> None:
+    assert update_kernels.KERNELS[kernel].bytes_moved(100) == 400 * floats_moved
+
+
+@pytest.mark.parametrize("name", update_kernels.KERNELS)
+def test_kernels_and_their_peers_do_the_same_update(name: str) -> None:
+    kernel = update_kernels.KERNELS[name]
+    calls = []
+    for variant in (None, *update_kernels.PEERS):
+        torch.manual_seed(0)
+        calls.append(update_kernels.contestant(kernel, 64, variant))
+
+    for call in calls:
+        call.step()
+
+    ours, *peers = (torch.cat([weight.detach() for weight in call.weights]) for call in calls)
+    for peer in peers:
+        torch.testing.assert_close(ours, peer)
+
+
+def test_accuracy_is_summarised_over_the_seeds() -> None:
+    finals = [("hogwild", 99.6), ("synchronous", 99.1), ("hogwild", 99.8)]
+    runs = [mnist_accuracy.Run(name, 0, (final,), final, 1.0) for name, final in finals]
+
+    figures = mnist_accuracy.figures(runs, "hogwild")
+
+    assert figures["accuracy"] == [99.6, 99.8]
+    assert (figures["mean"], figures["low"], figures["high"]) == (99.7, 99.6, 99.8)
