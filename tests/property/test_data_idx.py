@@ -63,9 +63,11 @@ def test_any_surplus_is_a_data_error(
 
 
 PLAUSIBLE = st.builds(
-    lambda code, dims, rest: bytes([0, 0, code, dims]) + rest,
+    lambda code, sizes, rest: (
+        bytes([0, 0, code, len(sizes)]) + struct.pack(f">{len(sizes)}I", *sizes) + rest
+    ),
     st.sampled_from(sorted(DTYPES)),
-    st.integers(0, 255),
+    st.lists(st.integers(0, 2**32 - 1), max_size=40),
     st.binary(max_size=64),
 )
 

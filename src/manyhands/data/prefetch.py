@@ -45,9 +45,10 @@ class Prefetcher:
 
     def start(self) -> None:
         """Begins to fetch. Iterating does this by itself."""
-        if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
-            self._thread.start()
+        with self._changed:  # a close from another thread finds no thread or a running one
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Ends the thread and forgets what it fetched. Can be called twice, from any thread."""
@@ -55,8 +56,9 @@ class Prefetcher:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def __enter__(self) -> Prefetcher:
         self.start()

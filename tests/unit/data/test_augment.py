@@ -55,9 +55,11 @@ def test_a_flat_image_stays_flat() -> None:
 
 
 def test_rotation_turns_within_its_range_and_keeps_lengths() -> None:
-    middle = Augment(rotation_degrees=30.0).apply(dots(500), seed=0)[:, :, 14, 14 + 8]
-    torch.testing.assert_close(middle.norm(dim=1), torch.full((500,), 8.0))
-    degrees = torch.rad2deg(torch.atan2(middle[:, 1], middle[:, 0]))
+    turned = Augment(rotation_degrees=30.0).apply(dots(500), seed=0)
+    right, below = turned[:, :, 14, 14 + 8], turned[:, :, 14 + 8, 14]
+    torch.testing.assert_close(right.norm(dim=1), torch.full((500,), 8.0))
+    torch.testing.assert_close(below, torch.stack((-right[:, 1], right[:, 0]), dim=1))
+    degrees = torch.rad2deg(torch.atan2(right[:, 1], right[:, 0]))
     assert 28.0 < float(degrees.max()) <= 30.001
     assert -30.001 <= float(degrees.min()) < -28.0
     assert abs(float(degrees.mean())) < 3.0

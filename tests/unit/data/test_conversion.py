@@ -100,7 +100,10 @@ WRONG_X: list[tuple[Any, str]] = [
     (torch.zeros(2, 2, dtype=torch.complex64), "expected a dense tensor of real numbers"),
     (torch.eye(2).to_sparse(), "torch.sparse_coo layout: expected a dense tensor"),
     (torch.zeros(2, 2, device="meta"), "meta device"),
-    (np.array([[1.0], [np.nan]]), "NaN or infinity .* in 1 of 2 samples, first in sample 1"),
+    (
+        np.array([[1.0, 2.0], [3.0, np.nan]]),
+        "NaN or infinity .* in 1 of 2 samples, first in sample 1",
+    ),
     (np.array([[np.inf], [-np.inf]]), "in 2 of 2 samples, first in sample 0"),
     (np.array([[1e300], [0.0]]), "as float32"),
     (np.array([[2**63]], dtype=np.uint64), "expected integers that fit in 64 bits"),

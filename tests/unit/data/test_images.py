@@ -197,8 +197,9 @@ def fetch_in_child(source: Any, answer: Any) -> None:
     answer.put(everything(source)[1].tolist())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")  # which is what is tested
 def test_a_forked_process_gets_threads_of_its_own(folder: Path) -> None:
-    source = images(folder, cache_bytes=0)
+    source = images(folder, cache_bytes=0, threads=1)
     everything(source)
     context = multiprocessing.get_context("fork")
     answer = context.SimpleQueue()

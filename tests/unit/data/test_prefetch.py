@@ -143,6 +143,16 @@ def test_closing_waits_for_a_fetch_under_way_and_wakes_a_waiting_consumer() -> N
     assert len(received) < 5
 
 
+def test_closing_from_another_thread_during_the_start_is_harmless() -> None:
+    for _ in range(200):
+        prefetcher = Prefetcher(Counting(), requests(1))
+        starter = threading.Thread(target=prefetcher.start)
+        starter.start()
+        prefetcher.close()
+        starter.join(DEADLINE_S)
+        prefetcher.close()
+
+
 def test_closing_before_the_start_is_harmless() -> None:
     prefetcher = Prefetcher(Counting(), requests(3))
     prefetcher.close()
