@@ -58,8 +58,8 @@ def _from_pair(data: tuple[Any, ...] | list[Any]) -> Source:
 
 def _reads_like_dataset(data: Any) -> bool:
     """Whether it is a dataset in all but name, as those of other libraries are."""
-    if isinstance(data, (np.ndarray, torch.Tensor, dict, set, bytes, bytearray)):
-        return False
+    if isinstance(data, (dict, bytes, bytearray)) or hasattr(data, "__array__"):
+        return False  # keys, text, and arrays or tables whose labels are missing
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 

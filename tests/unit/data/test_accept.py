@@ -31,6 +31,13 @@ class Homemade:
         return torch.zeros(2), index
 
 
+class Table(Homemade):
+    """Rows and columns that NumPy can read, as data frames are."""
+
+    def __array__(self) -> np.ndarray:
+        return X
+
+
 def test_a_source_stays_itself() -> None:
     source = data.arrays(X, Y)
     assert as_source(source) is source
@@ -62,6 +69,7 @@ def test_a_folder_becomes_images(tmp_path: Path) -> None:
         (42, "data is of type int"),
         ({"x": X, "y": Y}, "data is of type dict"),
         (iter([X]), "data is of type list_iterator"),
+        (Table(), "data is of type Table"),
         (X, r"data is one array of shape \(3, 2\) without labels"),
         (torch.zeros(3), r"data is one array of shape \(3,\) without labels"),
         ((X, Y, Y), "data is a tuple of 3: expected a pair"),
