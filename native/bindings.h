@@ -6,5 +6,6 @@
 namespace mh {
 
 void bind_updates(nanobind::module_& m);
+void bind_plan(nanobind::module_& m);
 
 }  // namespace mh

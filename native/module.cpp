@@ -41,4 +41,5 @@ NB_MODULE(_native, m) {
   m.def("keep_freed_memory", &mh::keep_freed_memory);
   m.def("fetch_add", &mh::fetch_add_at, nb::arg("counters").noconvert(), "index"_a, "amount"_a);
   mh::bind_updates(m);
+  mh::bind_plan(m);
 }

@@ -86,3 +86,81 @@ def squared_norm(arrays: Sequence[_Floats]) -> float:
 
 def average(averaged: Sequence[_Floats], weights: Sequence[_Floats], decay: float) -> None:
     """Move each average by the share `1 - decay` towards its weight, in one walk."""
+
+class Plan:
+    """A network compiled for training: layers are added in order, then `finish`, then `train`.
+
+    It keeps pointers into the weights and states given to it and keeps those arrays alive. Its
+    scratch memory serves one call at a time: a second thread waits for the first. Other plans, in
+    this process or others, may train the same weights at the same time.
+    """
+
+    def __init__(self, input_shape: Sequence[int], max_batch: int) -> None:
+        """`input_shape` is one sample's: (channels, height, width) or (features,)."""
+
+    def linear(
+        self,
+        weight: _Floats,
+        bias: _Floats | None,
+        weight_states: Sequence[_Floats],
+        bias_states: Sequence[_Floats],
+        train_weight: bool = True,
+        train_bias: bool = True,
+    ) -> None:
+        """`weight` is [outputs, inputs], `bias` [outputs]."""
+
+    def conv2d(
+        self,
+        weight: _Floats,
+        bias: _Floats | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+        dilation: tuple[int, int],
+        weight_states: Sequence[_Floats],
+        bias_states: Sequence[_Floats],
+        train_weight: bool = True,
+        train_bias: bool = True,
+    ) -> None:
+        """`weight` is [outputs, channels, height, width], `bias` [outputs]; one group."""
+
+    def relu(self) -> None: ...
+    def tanh(self) -> None: ...
+    def sigmoid(self) -> None: ...
+    def max_pool2d(
+        self, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+    ) -> None: ...
+    def avg_pool2d(
+        self, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+    ) -> None:
+        """Pixels of the padding count as zeros, as in PyTorch by default."""
+
+    def flatten(self) -> None: ...
+    def dropout(self, p: float) -> None: ...
+    def cross_entropy(self, label_smoothing: float = 0.0) -> None:
+        """End the layers with the mean cross entropy of a batch."""
+
+    def finish(self, rule: Rule, clip_norm: float | None, seed: int) -> None:
+        """Allocate activations and scratch once; `seed` starts dropout's random numbers."""
+
+    def train(
+        self,
+        x: _Floats,
+        y: _Integers,
+        batch_size: int,
+        lrs: _Doubles,
+        first_step: int,
+        losses: _Doubles,
+    ) -> int:
+        """Train on consecutive batches of `x` [N, *input_shape]; returns how many were done.
+
+        Batch i is step `first_step + i` (counting from 1) with the rate `lrs[i]`; its mean loss
+        goes to `losses[i]`. A loss that is not finite is written and ends the call before that
+        batch changes a weight.
+        """
+
+    def forward(self, x: _Floats, out: _Floats) -> None:
+        """Write the logits of `x` to `out` [N, outputs], without dropout."""
+
+    @property
+    def outputs(self) -> int:
+        """How many logits a sample has."""
