@@ -34,8 +34,8 @@ sanitize: $(READY)  ## run the native tests under the address, undefined-behavio
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt CMakeLists.txt build_backend/manyhands_build.py $(NATIVE)
-	@$(PYTHON) build_backend/check_machine.py
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard build_backend/*.py) $(NATIVE)
+	@$(PYTHON) build_backend/toolchain.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (a few minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade pip

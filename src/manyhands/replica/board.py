@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from manyhands import _native
+from manyhands import kernels
 
 
 class Board:
@@ -40,7 +40,7 @@ class Board:
         """The next free piece, or None when there is none or the epoch is being stopped."""
         if self.stopped:
             return None
-        piece = _native.fetch_add(self._counters.numpy(), self._NEXT, 1)
+        piece = kernels.fetch_add(self._counters.numpy(), self._NEXT, 1)
         if piece >= len(self._owners):
             return None
         self._owners[piece] = worker + 1

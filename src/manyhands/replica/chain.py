@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from manyhands.replica.straight_line import why_not_straight_line
+
 
 class Unplannable(Exception):
     """The reason why a module has no native plan. Never leaves this room."""
@@ -22,7 +24,7 @@ class Unplannable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One link of the chain: a builder's name in `_native.Plan`, its arguments, its module."""
+    """One link of the chain: a builder's name in `kernels.Plan`, its arguments, its module."""
 
     kind: str
     arguments: dict[str, Any]
@@ -32,8 +34,12 @@ class Layer:
 def read_chain(model: nn.Module) -> list[Layer]:
     if any(has_hooks(module) for module in model.modules()):
         raise Unplannable("a module has hooks")
+    tracer = fx.Tracer()
+    for name, module in model.named_modules():
+        if not name or not tracer.is_leaf_module(module, name):
+            _refuse_unless_known(module)
     try:
-        graph = fx.symbolic_trace(model).graph
+        graph = tracer.trace(model)
     except Exception as error:  # tracing runs the user's forward, which may raise anything
         raise Unplannable(f"it can't be traced ({_first_line(error)})") from error
     modules = dict(model.named_modules())
@@ -53,6 +59,14 @@ def read_chain(model: nn.Module) -> list[Layer]:
             layers.extend(_read_node(node, modules))
             last = node
     return layers
+
+
+def _refuse_unless_known(module: nn.Module) -> None:
+    if type(module) in (nn.Sequential, *_MODULES):
+        return
+    reason = why_not_straight_line(module)
+    if reason is not None:
+        raise Unplannable(reason)
 
 
 def _is_batch_size(node: fx.Node) -> bool:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from manyhands import _native
+from manyhands import kernels
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.chain import Layer, Unplannable, has_hooks, name_of, read_chain
 from manyhands.replica.modes import evaluating
@@ -53,9 +53,9 @@ def build(
     *,
     max_batch: int,
     seed: int,
-) -> _native.Plan:
+) -> kernels.Plan:
     """The plan over these shared weights, with its activations and scratch allocated."""
-    plan = _native.Plan(description.input_shape, max_batch)
+    plan = kernels.Plan(description.input_shape, max_batch)
     for layer in description.layers:
         arguments = dict(layer.arguments)
         if layer.module:

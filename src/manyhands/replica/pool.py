@@ -138,6 +138,8 @@ class WorkerPool:
     def close(self) -> None:
         """End every worker: first by closing its channel, then by force."""
         workers, self._workers = self._workers, []
+        self._arenas = ()  # nothing of ours keeps the shared memory alive
+        self._task = _no_task
         try:
             for worker in workers:
                 worker.channel.close()
@@ -187,6 +189,10 @@ class WorkerPool:
             process.wait()
             raise
         return worker
+
+
+def _no_task(number: int) -> Task:
+    raise RuntimeError(f"worker {number} asked of a closed pool")
 
 
 def _error_of(number: int, failure: Failure) -> ManyhandsError:

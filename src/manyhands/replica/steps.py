@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from manyhands import _native
+from manyhands import kernels
 from manyhands.errors import ModelError
 from manyhands.optim.rules import SGD, Adagrad, Adam, Rule
 from manyhands.replica.shared_weights import SharedWeights, trainable
@@ -48,20 +48,20 @@ class Step(Protocol):
         ...
 
 
-def native_rule(rule: Rule) -> _native.Rule:
+def native_rule(rule: Rule) -> kernels.Rule:
     """The rule as the kernels take it."""
     if isinstance(rule, SGD):
-        return _native.Rule(
+        return kernels.Rule(
             rule.name,
             momentum=rule.momentum,
             nesterov=rule.nesterov,
             weight_decay=rule.weight_decay,
         )
     if isinstance(rule, Adagrad):
-        return _native.Rule(rule.name, weight_decay=rule.weight_decay, eps=rule.eps)
+        return kernels.Rule(rule.name, weight_decay=rule.weight_decay, eps=rule.eps)
     if isinstance(rule, Adam):
         beta1, beta2 = rule.betas
-        return _native.Rule(
+        return kernels.Rule(
             rule.name, weight_decay=rule.weight_decay, beta1=beta1, beta2=beta2, eps=rule.eps
         )
     raise ModelError(f"No kernel for the update rule {type(rule).__name__}.")
@@ -70,7 +70,7 @@ def native_rule(rule: Rule) -> _native.Rule:
 class PlanStep:
     """A step through the native plan: no Python between the batches of a piece."""
 
-    def __init__(self, plan: _native.Plan) -> None:
+    def __init__(self, plan: kernels.Plan) -> None:
         self._plan = plan
 
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
@@ -125,7 +125,7 @@ class AutogradStep:
         moved = [(name, p, p.grad) for name, p in self._parameters if p.grad is not None]
         scale = self._clipping([gradient for _, _, gradient in moved])
         dense = [(n, p, g) for n, p, g in moved if g.layout == torch.strided]
-        _native.update(
+        kernels.update(
             self._native_rule,
             rate,
             step,
@@ -155,7 +155,7 @@ class AutogradStep:
                 f"follow them: {refusal}. Use sparse=False or a rule without it."
             )
         together = gradient.coalesce()
-        _native.update_rows(
+        kernels.update_rows(
             self._native_rule,
             rate,
             step,
@@ -172,7 +172,7 @@ class AutogradStep:
         values = [
             flat(g) if g.layout == torch.strided else flat(g.coalesce().values()) for g in gradients
         ]
-        norm = math.sqrt(_native.squared_norm(values))
+        norm = math.sqrt(kernels.squared_norm(values))
         return min(1.0, self._rule.clip_norm / (norm + 1e-6))
 
 

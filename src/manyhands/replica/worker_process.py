@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from manyhands import _native
+from manyhands import kernels
 from manyhands.errors import ManyhandsError
 from manyhands.replica.arena import Arena, loads
 
@@ -72,8 +72,8 @@ def prepare_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    _native.flush_denormals()
-    _native.keep_freed_memory()
+    kernels.flush_denormals()
+    kernels.keep_freed_memory()
 
 
 def main(fds: str, sizes: str) -> None:

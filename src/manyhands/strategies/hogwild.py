@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from manyhands import _native
+from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher, Request
 from manyhands.data.source import epoch_order
 from manyhands.errors import ConfigError, TrainingDiverged
@@ -213,7 +213,7 @@ class HogwildWorker:
             return
         averaged = [flat(t) for t in self.weights.averaged.values()]
         weights = [flat(t) for t in self.weights.parameters.values()]
-        _native.average(averaged, weights, ema.decay_over(first_step, steps))
+        kernels.average(averaged, weights, ema.decay_over(first_step, steps))
 
 
 def piece_samples(job: TrainingJob) -> int:
@@ -367,5 +367,5 @@ def _has_convolution(job: TrainingJob) -> bool:
 
 
 def _describe_form(workers: int, reason: str) -> str:
-    form = f"PyTorch autograd ({reason})" if reason else f"native plan ({_native.simd()})"
+    form = f"PyTorch autograd ({reason})" if reason else f"native plan ({kernels.simd()})"
     return f"Hogwild: {workers} {'worker' if workers == 1 else 'workers'}, {form}"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyhands import _native
+from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ModelError
@@ -188,17 +188,17 @@ class SharedBatchSession(Session):
         weights = [flat(self._weights.parameters[name]) for name in first]
         states = [[flat(s) for s in self._weights.states[name]] for name in first]
         scale = self._clipping(gradients)
-        _native.update(self._rule, rate, step + 1, scale, weights, gradients, states)
+        kernels.update(self._rule, rate, step + 1, scale, weights, gradients, states)
         ema = self._job.ema
         if ema is not None and (step + 1) % ema.every == 0:
             averaged = [flat(self._weights.averaged[name]) for name in first]
-            _native.average(averaged, weights, ema.decay_over(step, ema.every))
+            kernels.average(averaged, weights, ema.decay_over(step, ema.every))
 
     def _clipping(self, gradients: list[torch.Tensor]) -> float:
         limit = self._job.rule.clip_norm
         if limit is None:
             return 1.0
-        return min(1.0, limit / (math.sqrt(_native.squared_norm(gradients)) + 1e-6))
+        return min(1.0, limit / (math.sqrt(kernels.squared_norm(gradients)) + 1e-6))
 
     def _indices(self, epoch: int, batch: int) -> list[int]:
         job, size = self._job, self._job.batch_size

@@ -1,0 +1,24 @@
+"""Waiting on conditions, and looking at real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+
+def wait_until(condition: Callable[[], bool], *, what: str, deadline_s: float = 60.0) -> None:
+    """Wait on a condition with a deadline, never on a sleep alone."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.02)
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The worker processes that a driver has started."""
+    try:
+        return psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []

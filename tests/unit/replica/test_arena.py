@@ -1,0 +1,72 @@
+"""Shared memory: tensors placed in an arena travel as pointers."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from manyhands.replica.arena import Arena, dumps, loads
+
+
+def second_mapping(arena: Arena) -> Arena:
+    return Arena(os.dup(arena.fd), arena.size_bytes)
+
+
+def test_a_tensor_keeps_values_shape_and_strides():
+    tensor = torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last)
+    arena = Arena.with_room_for([tensor])
+    placed = arena.place(tensor)
+    assert torch.equal(placed, tensor)
+    assert placed.stride() == tensor.stride()
+    assert placed.data_ptr() % 64 == 0
+
+
+def test_what_is_pickled_is_a_pointer_seen_from_both_sides():
+    tensor = torch.zeros(1000, 100)
+    arena = Arena.with_room_for([tensor])
+    placed = arena.place(tensor)
+    data = dumps({"x": placed}, [arena])
+    assert len(data) < 1000
+    other = loads(data, [second_mapping(arena)])["x"]
+    placed[3, 4] = 7.0
+    assert other[3, 4] == 7.0
+    assert other.data_ptr() != placed.data_ptr()
+
+
+def test_tied_and_frozen_parameters_stay_tied_and_frozen():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    arena = Arena.with_room_for(model.parameters())
+    for parameter in model.parameters():
+        parameter.data = arena.place(parameter.detach())
+    copy = loads(dumps(model, [arena]), [second_mapping(arena)])
+    assert copy[0].weight is copy[1].weight
+    assert isinstance(copy[0].weight, nn.Parameter)
+    assert not copy[0].bias.requires_grad
+    assert copy[1].bias.requires_grad
+
+
+def test_empty_and_scalar_tensors():
+    tensors = [torch.zeros(0), torch.tensor(5), torch.zeros(3, 0)]
+    arena = Arena.with_room_for(tensors)
+    assert [t.shape for t in map(arena.place, tensors)] == [t.shape for t in tensors]
+
+
+def test_values_outside_the_arena_are_pickled_by_value():
+    arena = Arena.with_room_for([torch.zeros(1)])
+    tensor = torch.arange(3)
+    assert torch.equal(loads(dumps(tensor, [arena]), [arena]), tensor)
+
+
+def test_what_the_main_script_defines_travels_by_value():
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec("class Here:\n    def answer(self): return 42", namespace)
+    assert b"answer" in dumps(namespace["Here"], [])
+
+
+def test_too_much_is_an_error_of_ours():
+    arena = Arena.with_room_for([torch.zeros(4)])
+    with pytest.raises(RuntimeError, match="full"):
+        arena.place(torch.zeros(4000))

@@ -1,0 +1,66 @@
+"""Models move into shared memory and back without changing."""
+
+import pytest
+import torch
+from torch import nn
+
+from manyhands import optim
+from manyhands.errors import ModelError
+from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, share, unshare
+
+
+def conv_net() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_sharing_and_unsharing_keep_every_value(channels_last):
+    model = conv_net()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    arena, weights = share(model, optim.Adam(lr=0.1), averaging=True, channels_last=channels_last)
+    assert all(arena.offset_of(p) is not None for p in model.parameters())
+    assert all(arena.offset_of(b) is not None for b in model.buffers())
+    assert torch.equal(weights.averaged["0.weight"], before["0.weight"])
+    assert [len(states) for states in weights.states.values()] == [2] * 6
+    unshare(model)
+    assert all(arena.offset_of(p) is None for p in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert tensor.is_contiguous()
+
+
+def test_frozen_parameters_have_no_state():
+    model = conv_net()
+    model[0].weight.requires_grad_(False)
+    _, weights = share(model, optim.SGD(lr=0.1, momentum=0.9), averaging=True)
+    assert "0.weight" not in weights.states
+    assert "0.weight" not in weights.parameters
+    assert "0.weight" not in weights.averaged
+
+
+def test_adagrad_state_starts_where_the_rule_says():
+    _, weights = share(conv_net(), optim.Adagrad(lr=0.1, initial_accumulator=0.5), averaging=False)
+    assert float(weights.states["3.bias"][0][0]) == 0.5
+    assert weights.averaged == {}
+    assert "3.bias.sum" in weights.named_states(optim.Adagrad(lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.LazyLinear(3), "lazy"),
+        (nn.Linear(2, 2).double(), "float64"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameter"),
+        (nn.Flatten(), "no trainable parameter"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(model, words):
+    with pytest.raises(ModelError, match=words):
+        refuse_what_cannot_be_shared(model)
+
+
+def test_two_parameters_over_one_memory_are_refused():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight.data = model[0].weight.data
+    with pytest.raises(ModelError, match="two objects"):
+        refuse_what_cannot_be_shared(model)
