@@ -36,7 +36,7 @@ class Plan:
     seconds: float
 
 
-QUICK = Plan({"mnist": (1, 8, 64), "mlp": (64,)}, (64,), PEERS, rounds=3, seconds=0.35)
+QUICK = Plan({"mnist": (1, 8, 64), "mlp": (64,)}, (64,), PEERS, rounds=3, seconds=0.25)
 FULL = Plan(
     {"mnist": (1, 8, 32, 64, 256), "mlp": (1, 8, 32, 64, 256)},
     (1, 64),

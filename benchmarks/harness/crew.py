@@ -7,13 +7,13 @@
     close         send None, join, kill         leave the loop (a closed pipe ends it as well)
 
 A member that is not working costs nothing, so contestants can all be alive while one is measured.
-Members ignore Ctrl-C: the parent sees it, and closes them. They are forked from a server that has
+Members don't see Ctrl-C: the parent does, and closes them. They are forked from a server that has
 imported PyTorch and has run nothing: milliseconds where a new interpreter takes seconds.
 """
 
 from __future__ import annotations
 
-import signal
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -112,7 +112,9 @@ class Crew:
 def _serve(
     pipe: Connection, job: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A session of its own, as workers of ours have: Linux shares a busy machine out by session,
+    # and contestants with fewer of them would be handed less of it. Keeps Ctrl-C away as well.
+    os.setsid()
     try:
         instance = job(rank, size, *arguments)
         pipe.send((False, None))

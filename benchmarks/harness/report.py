@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table whose first column names the row and whose others are figures."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
@@ -25,7 +25,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a file has no width; don't fold tables at 80
-    console.print(table)
+    console.print(f"[bold]{title}[/bold]", table, sep="\n")
 
 
 def with_spread(spread: Spread, form: str = ",.0f") -> str:
