@@ -9,15 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+
+from manyhands.cli.records import final_weights
+from manyhands.run.checkpoint import load_latest, save
+from manyhands.run.directory import RunDirectory
 
 PROGRAM = [sys.executable, "-c", "from manyhands.cli.main import main; main()"]
 DEADLINE_S = 90
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Here = Callable[..., Any]
+
+pytestmark = pytest.mark.timeout(300)  # several processes in a row, each of which imports torch
 
 
 def checked(done: subprocess.CompletedProcess[str]) -> str:
@@ -69,20 +78,47 @@ def test_hogwild_trains_a_users_file(command: Command, folder: Path) -> None:
     assert accuracy > 90
 
 
-def test_without_validation_data(command: Command, folder: Path) -> None:
+def test_without_validation_data(here: Here) -> None:
     options = ["--strategy", "synchronous", "--set", "validate=no", "--run-dir", "blind"]
-    assert "2 epochs, without validation data" in checked(command("train", "tiny.py", *options))
-    done = command("evaluate", "blind")
-    assert done.returncode == 2
+    trained = here("train", "tiny.py", *options)
+    assert trained.exit_code == 0, trained.output
+    assert "2 epochs, without validation data" in trained.stdout
+    done = here("evaluate", "blind")
+    assert done.exit_code == 2
     assert "has no validation data to measure on" in done.stderr
 
 
-def test_the_same_seed_gives_the_same_model(command: Command, folder: Path) -> None:
-    for name in ("a", "b"):
-        options = ["--strategy", "synchronous", "--seed", "7", "--epochs", "1"]
-        checked(command("train", "tiny.py", *options, "--run-dir", name))
-    first, second = (load_file(folder / name / "model.safetensors") for name in ("a", "b"))
-    assert all(first[key].equal(second[key]) for key in first)
+def test_the_seed_decides_the_model(here: Here, folder: Path) -> None:
+    for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        options = ["--strategy", "synchronous", "--seed", seed, "--epochs", "1"]
+        done = here("train", "tiny.py", *options, "--run-dir", name)
+        assert done.exit_code == 0, done.output
+    first, same, other = (load_file(folder / name / "model.safetensors") for name in "abc")
+    assert all(first[key].equal(same[key]) for key in first)
+    assert not all(first[key].equal(other[key]) for key in first)
+
+
+def test_a_changed_recipe_is_refused_by_evaluate(here: Here, folder: Path) -> None:
+    options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
+    assert here("train", "tiny.py", *options).exit_code == 0
+    changed = (folder / "tiny.py").read_text().replace("hidden[0], 2)", "hidden[0], 3)")
+    (folder / "tiny.py").write_text(changed)
+    done = here("evaluate", "run")
+    assert done.exit_code == 2
+    assert "don't fit the model that the recipe builds now" in done.stderr
+
+
+def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path) -> None:
+    options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
+    assert here("train", "tiny.py", *options).exit_code == 0
+    run = RunDirectory.open(folder / "run")
+    checkpoint = load_latest(run.checkpoints).checkpoint
+    moved = {name: tensor + 1 for name, tensor in checkpoint.model.items()}
+    save(run.checkpoints, replace(checkpoint, epoch=2, model=moved))
+    assert all(not final_weights(run)[name].equal(moved[name]) for name in moved)
+    with run.events_file.open("a") as log:
+        log.write('{"event": "EpochEnded", "epoch": 1}\n')
+    assert all(final_weights(run)[name].equal(moved[name]) for name in moved)
 
 
 def test_ctrl_c_names_the_run_and_resume_goes_on(command: Command, folder: Path) -> None:
@@ -97,7 +133,7 @@ def test_ctrl_c_names_the_run_and_resume_goes_on(command: Command, folder: Path)
         env=dict(os.environ, NO_COLOR="1"),
     )
     try:
-        _wait_for_checkpoint(run, process)
+        _wait_for_first_epoch(run, process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -114,11 +150,11 @@ def test_ctrl_c_names_the_run_and_resume_goes_on(command: Command, folder: Path)
     assert len(epochs_logged(run)) > done_before
 
 
-def _wait_for_checkpoint(run: Path, process: subprocess.Popen[str]) -> None:
+def _wait_for_first_epoch(run: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        if list(run.glob("checkpoints/epoch-*/SHA256SUMS")):
+        if list(run.glob("checkpoints/epoch-*[1-9]*/SHA256SUMS")):
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    pytest.fail("no checkpoint appeared")
+    pytest.fail("no checkpoint of a trained epoch appeared")

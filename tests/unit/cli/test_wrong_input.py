@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from manyhands.cli.main import app
 from manyhands.run.config_file import write_config
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Here = Callable[..., Any]
-
-
-@pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Run a command in this process, which is quicker: these end before anything is trained."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def refusal(done: Any) -> str:
