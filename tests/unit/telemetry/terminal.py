@@ -54,10 +54,10 @@ class Terminal:
         self._process.wait()
         os.close(self._ours)
 
-    def read_until(self, text: str) -> None:
-        """Read until `text` was written; None of it within the deadline is a failure."""
+    def read_until_bottom(self, text: str) -> None:
+        """Read until `text` is in the last line on the screen."""
         deadline = time.monotonic() + _DEADLINE_S
-        while text not in self.output:
+        while text not in self.screen[-1]:
             assert self._read(deadline - time.monotonic()), f"no {text!r} in:\n{self.output}"
 
     def press_ctrl_c(self) -> None:
