@@ -31,14 +31,14 @@ def fit_and_report(
     except KeyboardInterrupt as error:
         if trainer.last_run is None:
             raise
-        place = _typed(trainer.last_run)
+        place = typed(trainer.last_run)
         raise Interrupted(f"stopped; resume with: manyhands resume {place}") from error
     typer.echo(summary(RunDirectory(result.run_dir), result.metrics, len(result.history)))
 
 
 def summary(run: RunDirectory, metrics: Mapping[str, float], epochs_done: int) -> str:
     """What a finished run prints: the figures, where things are, how to go on."""
-    place = _typed(run.path)
+    place = typed(run.path)
     files = [("model", run.model_file), ("curve", run.curves_file), ("log", run.events_file)]
     result = "  ".join(figures(metrics)) or f"{epochs_done} epochs, without validation data"
     return "\n".join(
@@ -54,6 +54,6 @@ def summary(run: RunDirectory, metrics: Mapping[str, float], epochs_done: int) -
     )
 
 
-def _typed(path: Path) -> str:
+def typed(path: Path) -> str:
     """A path as an argument of a command, quoted where the shell needs it."""
     return shlex.quote(short_path(path))

@@ -13,6 +13,7 @@ from manyhands.run.directory import RunDirectory
 from manyhands.run.weights import load_weights
 from manyhands.telemetry.event_log import read_events
 
+_ENDED = "RunEnded"
 _CUT_SHORT = ("interrupted", "failed")
 
 
@@ -29,15 +30,23 @@ def recipe_table(run: RunDirectory, command: str, instead: str) -> dict[str, Any
 
 def final_weights(run: RunDirectory) -> dict[str, torch.Tensor]:
     """The weights that the run hands over; those of its last checkpoint when it was cut short."""
-    if run.model_file.exists() and not _cut_short(run):
+    last = _last_event(run)
+    complete = last is None or (last.get("event") == _ENDED and last["reason"] not in _CUT_SHORT)
+    if run.model_file.exists() and complete:
         return load_weights(run.model_file)
     checkpoint = load_latest(run.checkpoints).checkpoint
     return {**checkpoint.model, **(checkpoint.averaged or {})}
 
 
-def _cut_short(run: RunDirectory) -> bool:
-    """Whether the log ends otherwise than with a run that came to its end."""
+def finished_epochs(run: RunDirectory) -> int:
+    """How many epochs a run that came to its end has done; 0 for one that still has some left."""
+    last = _last_event(run) or {}
+    if last.get("event") == _ENDED and last["reason"] == "finished" and run.model_file.exists():
+        return int(last["epochs_done"])
+    return 0
+
+
+def _last_event(run: RunDirectory) -> dict[str, Any] | None:
+    """The end of the log, or None when somebody removed it."""
     events = read_events(run.events_file) if run.events_file.exists() else []
-    if not events:
-        return False
-    return events[-1].get("event") != "RunEnded" or events[-1].get("reason") in _CUT_SHORT
+    return events[-1] if events else None

@@ -30,12 +30,17 @@ def resume(
       manyhands resume runs/mnist-20261115-204201 --epochs 40
     """
     from manyhands.cli.building import rebuild
-    from manyhands.cli.fitting import fit_and_report
-    from manyhands.cli.records import recipe_table
+    from manyhands.cli.fitting import fit_and_report, typed
+    from manyhands.cli.records import finished_epochs, recipe_table
     from manyhands.run.directory import RunDirectory
 
     directory = RunDirectory.open(run)
     instead = f'call trainer.fit(..., resume="{directory.path}")'
     table = recipe_table(directory, "resume", instead)
     prepared = rebuild(table, {} if epochs is None else {"epochs": epochs})
+    done = finished_epochs(directory)
+    if done >= prepared.recipe.epochs:
+        further = f"manyhands resume {typed(directory.path)} --epochs {done * 2}"
+        typer.echo(f"The run has done all of its epochs ({done}). To train on: {further}")
+        return
     fit_and_report(prepared, resume=directory.path, progress=progress)

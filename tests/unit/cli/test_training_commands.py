@@ -108,6 +108,16 @@ def test_a_changed_recipe_is_refused_by_evaluate(here: Here, folder: Path) -> No
     assert "don't fit the model that the recipe builds now" in done.stderr
 
 
+def test_a_finished_run_has_nothing_left_to_resume(here: Here) -> None:
+    options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
+    assert here("train", "tiny.py", *options).exit_code == 0
+    done = here("resume", "run")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == (
+        "The run has done all of its epochs (1). To train on: manyhands resume run --epochs 2\n"
+    )
+
+
 def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path) -> None:
     options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
     assert here("train", "tiny.py", *options).exit_code == 0
