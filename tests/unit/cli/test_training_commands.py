@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from manyhands.cli.records import final_weights
 from manyhands.run.checkpoint import load_latest, save
+from manyhands.run.config_file import read_config
 from manyhands.run.directory import RunDirectory
 
 PROGRAM = [sys.executable, "-c", "from manyhands.cli.main import main; main()"]
@@ -98,6 +99,16 @@ def test_the_seed_decides_the_model(here: Here, folder: Path) -> None:
     assert not all(first[key].equal(other[key]) for key in first)
 
 
+def test_the_options_win_and_are_recorded(here: Here, folder: Path) -> None:
+    options = ["--strategy", "synchronous", "--seed", "7", "--epochs", "1", "--batch-size", "32"]
+    assert here("train", "tiny.py", *options, "--run-dir", "run").exit_code == 0
+    config = read_config(folder / "run" / "run.toml")
+    asked = {"seed": 7, "epochs": 1, "batch_size": 32}
+    assert {name: config["run"][name] for name in asked} == asked
+    assert config["recipe"]["options"] == asked
+    assert config["recipe"]["settings"]["seed"] == 7
+
+
 def test_a_changed_recipe_is_refused_by_evaluate(here: Here, folder: Path) -> None:
     options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
     assert here("train", "tiny.py", *options).exit_code == 0
@@ -118,7 +129,11 @@ def test_a_finished_run_has_nothing_left_to_resume(here: Here) -> None:
     )
 
 
-def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "end",
+    ['{"event": "EpochEnded", "epoch": 1}', '{"event": "RunEnded", "reason": "interrupted"}'],
+)
+def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path, end: str) -> None:
     options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
     assert here("train", "tiny.py", *options).exit_code == 0
     run = RunDirectory.open(folder / "run")
@@ -127,7 +142,7 @@ def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path
     save(run.checkpoints, replace(checkpoint, epoch=2, model=moved))
     assert all(not final_weights(run)[name].equal(moved[name]) for name in moved)
     with run.events_file.open("a") as log:
-        log.write('{"event": "EpochEnded", "epoch": 1}\n')
+        log.write(f"{end}\n")
     assert all(final_weights(run)[name].equal(moved[name]) for name in moved)
 
 
