@@ -28,12 +28,12 @@ def figure(name: str, value: float) -> str:
 
 
 def figures(metrics: Mapping[str, float]) -> list[str]:
-    """Validation metrics; the validation loss says so, as it stands beside the training loss."""
+    """Validation metrics, the loss last: it says whose it is, beside the training loss."""
     return [
         f"validation {loss(float(value))}"
         if name == "loss"
         else f"{name} {figure(name, float(value))}"
-        for name, value in metrics.items()
+        for name, value in sorted(metrics.items(), key=lambda metric: metric[0] == "loss")
     ]
 
 

@@ -197,7 +197,7 @@ def test_the_last_epoch_and_odd_figures_read_well() -> None:
         seconds=0.0,
         train_loss=float("nan"),
         lr=0.1,
-        metrics={"accuracy": float("nan"), "perplexity": 12345.678, "loss": 1e-7},
+        metrics={"loss": 1e-7, "accuracy": float("nan"), "perplexity": 12345.678},
     )
     ended = RunEnded(reason="failed", epochs_done=1, seconds=7384.0, message="the loss is nan")
     lines = lines_of([(0, started()), (1, odd), (2, ended)])
