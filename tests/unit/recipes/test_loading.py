@@ -126,8 +126,10 @@ def test_syntax_error_names_file_and_line(write: Write) -> None:
 )
 def test_exception_at_import_names_file_and_line(write: Write, line: str, cause: str) -> None:
     path = write(f"\n\n{line}\n")
+    before = {name for name in sys.modules if name.startswith("_manyhands_recipe_")}
     assert message(path) == f"{path}, line 3: the recipe can't be imported: {cause}"
-    assert not [name for name in sys.modules if name.startswith("_manyhands_recipe_")]
+    after = {name for name in sys.modules if name.startswith("_manyhands_recipe_")}
+    assert after == before
 
 
 def test_exception_in_build_names_file_and_line(write: Write) -> None:
