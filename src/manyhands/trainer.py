@@ -28,6 +28,7 @@ from manyhands.run.config_file import write_config
 from manyhands.run.directory import RunDirectory
 from manyhands.strategies import EMA, Strategy, Synchronous
 from manyhands.strategies.strategy import TrainingJob
+from manyhands.telemetry.curves import CurvePicture
 from manyhands.telemetry.event_log import EventLog
 from manyhands.telemetry.events import Event, Sink
 from manyhands.telemetry.progress import make_progress
@@ -219,6 +220,7 @@ class Trainer:
         sinks: list[Sink] = [
             EventLog(directory.events_file),
             TensorBoardEvents(directory.tensorboard),
+            CurvePicture(directory.curves_file),
         ]
         return [*sinks, make_progress()] if self.progress else sinks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,10 +24,8 @@ from manyhands.run.checkpoint import Checkpoint, Restored
 from manyhands.run.directory import RunDirectory
 from manyhands.run.weights import load_weights, save_weights
 from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
-from manyhands.telemetry.curves import write_curves
 from manyhands.telemetry.events import CheckpointWritten, EpochEnded, Note, RunEnded, RunStarted
 
-_DRAW_EVERY_S = 30.0
 _BEST = "best.safetensors"
 _NOT_VALIDATION = ("epoch", "train_loss", "samples_per_s", "seconds", "lr")
 
@@ -54,7 +53,6 @@ class TrainingRun:
         self._watching = watching
         self._started = time.monotonic()
         self._epochs_done = 0
-        self._drawn = self._started
         self.history: list[dict[str, float]] = []
         self.reason = "finished"
 
@@ -76,7 +74,6 @@ class TrainingRun:
     def fail(self, reason: str, message: str) -> None:
         """Record that the run ended otherwise: interrupted or failed."""
         self.reason = reason
-        self._draw_curves()
         self._emit_end(message)
 
     def _train_and_record(self, session: Session, epoch: int) -> bool:
@@ -90,18 +87,7 @@ class TrainingRun:
         last = stop or self._epochs_done == self._job.epochs
         if last or self._epochs_done % self._watching.checkpoint_every == 0:
             self._save(session, step=summary.step)
-        if time.monotonic() - self._drawn > _DRAW_EVERY_S:
-            self._draw_curves()
         return stop
-
-    def _draw_curves(self) -> None:
-        self._drawn = time.monotonic()
-        if not self.history:
-            return
-        try:
-            write_curves(self._directory.curves_file, self.history, self._directory.path.name)
-        except OSError as error:
-            self._job.emit(Note(message=f"The curves were not drawn: {error}", warning=True))
 
     def _validate(self) -> dict[str, float]:
         watching = self._watching
@@ -159,7 +145,6 @@ class TrainingRun:
         if early is not None and early.restore_best and best.exists():
             model.load_state_dict(load_weights(best))
         save_weights(self._directory.model_file, model.state_dict())
-        self._draw_curves()
         view = self._view(self.history[-1] if self.history else {})
         for callback in self._watching.callbacks:
             callback.on_run_end(view)
@@ -220,6 +205,7 @@ class TrainingRun:
                 first_epoch=self._epochs_done,
                 epochs=job.epochs,
                 samples_per_epoch=job.samples_per_epoch,
+                sample_name="images" if _is_of_images(job.sample) else "samples",
             )
         )
 
@@ -243,3 +229,8 @@ class TrainingRun:
                 message=message,
             )
         )
+
+
+def _is_of_images(batch: Any) -> bool:
+    first = batch[0] if isinstance(batch, (tuple, list)) and batch else None
+    return isinstance(first, torch.Tensor) and first.dim() == 4

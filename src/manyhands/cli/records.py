@@ -34,8 +34,7 @@ def final_weights(run: RunDirectory) -> dict[str, torch.Tensor]:
     complete = last is None or (last.get("event") == _ENDED and last["reason"] not in _CUT_SHORT)
     if run.model_file.exists() and complete:
         return load_weights(run.model_file)
-    checkpoint = load_latest(run.checkpoints).checkpoint
-    return {**checkpoint.model, **(checkpoint.averaged or {})}
+    return load_latest(run.checkpoints).checkpoint.best_weights
 
 
 def finished_epochs(run: RunDirectory) -> int:

@@ -46,6 +46,12 @@ class Checkpoint:
     averaged: Tensors | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def best_weights(self) -> Tensors:
+        """What to hand over: the average where there is one, under every name of a tied weight."""
+        average = {self.model[name].data_ptr(): t for name, t in (self.averaged or {}).items()}
+        return {name: average.get(t.data_ptr(), t) for name, t in self.model.items()}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:

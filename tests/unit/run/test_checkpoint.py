@@ -279,3 +279,14 @@ def test_a_writer_killed_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Pa
     subprocess.run([sys.executable, "-c", KILL_WRITERS, str(tmp_path)], check=True)
     save(tmp_path, checkpoint(1_000_000))
     assert not [name for name in names(tmp_path) if name.startswith(".")]
+
+
+def test_the_average_is_handed_over_under_every_name_of_a_tied_weight(tmp_path):
+    tied, other = torch.zeros(3), torch.ones(2)
+    averaged = {"a.weight": torch.full((3,), 5.0)}
+    model = {"a.weight": tied, "b.weight": tied, "bias": other}
+    save(tmp_path, Checkpoint(epoch=1, step=1, model=model, optimizer={}, averaged=averaged))
+    weights = load_latest(tmp_path).checkpoint.best_weights
+    assert torch.equal(weights["a.weight"], averaged["a.weight"])
+    assert torch.equal(weights["b.weight"], averaged["a.weight"])
+    assert torch.equal(weights["bias"], other)
