@@ -16,7 +16,7 @@ from manyhands.cli.train import train
 
 _HELP = """Train neural networks on the CPUs you already have.
 
-A first run, about a minute on two cores:
+A first run, under a minute on two cores:
 
     manyhands train mnist_mlp
 
