@@ -1,7 +1,8 @@
 """Adam's convolutional net on MNIST, with augmentation: about 99.5% in 20 epochs.
 
-The net has 5x5 convolutions with 10 and 20 maps, each pooled, then two layers of 400. The settings were tuned with plain PyTorch in one process, where three seeds gave
-99.53 to 99.58% after 20 epochs and 99.54 to 99.69% after 60.
+The net has 5x5 convolutions with 10 and 20 maps, each pooled, then two layers of 400. The settings
+were tuned with plain PyTorch in one process, where three seeds gave 99.53 to 99.58% after 20 epochs
+and 99.54 to 99.69% after 60.
 """
 
 from __future__ import annotations
