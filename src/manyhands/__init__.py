@@ -1,9 +1,19 @@
-"""Manyhands: deep-network training on the CPUs people already have."""
+"""Manyhands: deep-network training on the CPUs people already have.
 
-from manyhands import data, errors, optim
-from manyhands.callbacks import Callback, EarlyStopping, RunView
-from manyhands.strategies import EMA, Hogwild, Strategy, Synchronous
-from manyhands.trainer import Result, Trainer
+The public names are imported when they are first used, so that the command line answers `--help`
+at once and `manyhands doctor` works where torch or the native kernels don't.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from manyhands import data, errors, optim
+    from manyhands.callbacks import Callback, EarlyStopping, RunView
+    from manyhands.strategies import EMA, Hogwild, Strategy, Synchronous
+    from manyhands.trainer import Result, Trainer
 
 __all__ = [
     "EMA",
@@ -19,3 +29,24 @@ __all__ = [
     "errors",
     "optim",
 ]
+
+_HOMES = {
+    "callbacks": ("Callback", "EarlyStopping", "RunView"),
+    "strategies": ("EMA", "Hogwild", "Strategy", "Synchronous"),
+    "trainer": ("Result", "Trainer"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("data", "errors", "optim"):
+        return import_module(f"manyhands.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'manyhands' has no attribute {name!r}")
+    value = getattr(import_module(f"manyhands.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

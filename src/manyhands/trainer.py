@@ -124,7 +124,7 @@ class Trainer:
             self.model.train()
         sample = preflight.check_job(self.model, self.step, self.optimizer, source, self.batch_size)
         watching = self._watching(validation)
-        directory, restored = self._open(resume)
+        directory, restored = self._open(resume, epochs)
         self.last_run = directory.path
         with directory.in_use(), EventStream(self._sinks(directory)) as stream:
             job = self._job(source, sample, epochs, shuffle, stream.handle)
@@ -194,10 +194,16 @@ class Trainer:
             checkpoint_every=self.checkpoint_every,
         )
 
-    def _open(self, resume: str | Path | None) -> tuple[RunDirectory, Restored | None]:
+    def _open(self, resume: str | Path | None, epochs: int) -> tuple[RunDirectory, Restored | None]:
         if resume is not None:
             directory = RunDirectory.open(resume)
-            return directory, checkpoints.load_latest(directory.checkpoints)
+            restored = checkpoints.load_latest(directory.checkpoints)
+            if restored.checkpoint.epoch >= epochs:
+                raise ConfigError(
+                    f"The run in {directory.path} has {restored.checkpoint.epoch} epochs behind it "
+                    f"and epochs is {epochs}: pass a larger number to go on."
+                )
+            return directory, restored
         if self.run_dir is not None:
             return RunDirectory.create(self.run_dir), None
         name = self.recipe["name"] if self.recipe else type(self.model).__name__.lower()

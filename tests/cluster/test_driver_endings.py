@@ -84,6 +84,18 @@ def test_kill_9_of_the_driver_leaves_no_worker_and_the_run_resumes(script, tmp_p
     assert f"reason finished {before + 2}" in output
 
 
+def test_ctrl_c_while_workers_start_prints_no_traceback_of_theirs(script, tmp_path):
+    run = tmp_path / "run"
+    driver = start(script, str(run))
+    wait_until(lambda: len(workers_of(driver.pid)) == 2, what="workers started")
+    workers = workers_of(driver.pid)
+    os.killpg(driver.pid, signal.SIGINT)
+    output, _ = driver.communicate(timeout=30)
+    wait_until(lambda: gone(workers), what="workers ended after Ctrl-C", deadline_s=10)
+    assert "BrokenPipe" not in output
+    assert output.count("Traceback") == 1  # the driver's own KeyboardInterrupt
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_everything(script, tmp_path, times):
     run = tmp_path / "run"

@@ -191,6 +191,8 @@ def test_resuming_what_does_not_fit_is_refused(make_trainer, tmp_path):
         make_trainer(optimizer=mh.optim.Adam(lr=0.1)).fit(
             blobs(64), epochs=2, resume=result.run_dir
         )
+    with pytest.raises(ConfigError, match="1 epochs behind it"):
+        make_trainer().fit(blobs(64), epochs=1, resume=result.run_dir)
     with pytest.raises(CheckpointError, match="no run directory"):
         make_trainer().fit(blobs(64), epochs=2, resume=tmp_path / "nowhere")
 

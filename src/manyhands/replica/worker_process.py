@@ -87,6 +87,8 @@ def main(fds: str, sizes: str) -> None:
         task = loads(channel.recv_bytes(), arenas)
         channel.watch()
         task.run(channel)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # the driver is gone; nobody is left to hear about it
     except BaseException as error:
         channel.send(Failure(error))
         raise SystemExit(1) from None
