@@ -8,9 +8,11 @@ cut to about one slice of time, and a slice is as many epochs as fill it.
 from __future__ import annotations
 
 import time
+from functools import cache
 from types import TracebackType
 
 import numpy as np
+import torch
 from torch import nn
 
 import manyhands as mh
@@ -20,7 +22,9 @@ from manyhands.data.datasets.mnist import MEAN, STD
 from manyhands.replica.steps import LossStep
 from manyhands.strategies.strategy import Session, TrainingJob
 
-PIECE = 256  # epochs hold a whole number of these per worker, so that all workers end together
+# What a worker claims at a time. An epoch holds as many for each worker, so that all end together,
+# and several, because the first of an epoch is fetched while nobody computes.
+PIECE = 256
 
 
 class Ours:
@@ -29,9 +33,12 @@ class Ours:
     A context manager: entering starts the workers and trains one epoch, which is not counted.
     """
 
-    def __init__(self, net: str, batch: int, *, workers: int, images_per_epoch: float) -> None:
+    def __init__(
+        self, net: str, batch: int, *, workers: int, images_per_epoch: float, least_pieces: int
+    ) -> None:
         self._workers = workers
-        self._job = _job(net, batch, whole_pieces(images_per_epoch, max(PIECE, batch) * workers))
+        unit = max(PIECE, batch) * workers
+        self._job = _job(net, batch, whole_pieces(images_per_epoch, unit, least=least_pieces))
         self._epoch = 0
 
     def __enter__(self) -> Ours:
@@ -70,14 +77,20 @@ class Ours:
         return turn
 
 
-def whole_pieces(images: float, unit: int) -> int:
+@cache
+def _mnist() -> list[torch.Tensor]:
+    """Pixels and classes, unpacked once."""
+    return mh.data.mnist("train").tensors()
+
+
+def whole_pieces(images: float, unit: int, *, least: int) -> int:
     """About this many images, as a multiple of `unit` that MNIST can fill."""
-    available = len(mh.data.mnist("train")) // unit
-    return unit * min(max(1, round(images / unit)), available)
+    available = len(_mnist()[0]) // unit
+    return unit * min(max(least, round(images / unit)), available)
 
 
 def _job(net: str, batch: int, images: int) -> TrainingJob:
-    pixels, classes = (tensor[:images] for tensor in mh.data.mnist("train").tensors())
+    pixels, classes = (tensor[:images] for tensor in _mnist())
     source = mh.data.arrays(pixels, classes, layout="NCHW", mean=MEAN, std=STD)
     return TrainingJob(
         model=build(net),

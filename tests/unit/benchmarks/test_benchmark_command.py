@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import pytest
+
 from benchmarks import __main__ as command
 from benchmarks.harness.report import print_table, with_spread
 from benchmarks.harness.rounds import Spread, alternate

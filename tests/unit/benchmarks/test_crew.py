@@ -6,6 +6,7 @@ import os
 
 import psutil
 import pytest
+
 from benchmarks.contestants.torch_training import Slice, images_per_second
 from benchmarks.harness.crew import Crew
 

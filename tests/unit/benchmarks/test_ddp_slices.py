@@ -6,6 +6,7 @@ import threading
 import time
 
 import torch
+
 from benchmarks.contestants.torch_training import DistributedDataParallel, Slice
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from benchmarks import mnist_accuracy, trainer_node, update_kernels
 from benchmarks.contestants.ours import whole_pieces
 from benchmarks.contestants.peers import PEERS, TUNED
@@ -33,9 +34,9 @@ def test_an_aim_belongs_to_a_batch_size(batch: int, aim: float) -> None:
 
 
 def test_an_epoch_of_ours_is_whole_pieces_within_the_data() -> None:
-    assert whole_pieces(1000.0, 512) == 1024
-    assert whole_pieces(1.0, 512) == 512
-    assert whole_pieces(1e9, 512) == 60_000 // 512 * 512
+    assert whole_pieces(1000.0, 512, least=1) == 1024
+    assert whole_pieces(1.0, 512, least=3) == 1536
+    assert whole_pieces(1e9, 512, least=1) == 60_000 // 512 * 512
 
 
 @pytest.mark.parametrize(

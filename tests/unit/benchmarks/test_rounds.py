@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from benchmarks.harness.rounds import Rounds, Spread, alternate, calls_per_second
 
 
