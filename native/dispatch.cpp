@@ -8,6 +8,8 @@ namespace mh {
 extern const KernelTable k_table_portable;
 #if MANYHANDS_X86
 extern const KernelTable k_table_avx2;
+#endif
+#if MANYHANDS_AVX512
 extern const KernelTable k_table_avx512;
 #endif
 
@@ -24,10 +26,12 @@ std::vector<const KernelTable*> available_kernels() {
   std::vector<const KernelTable*> tables;
 #if MANYHANDS_X86
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (avx512) tables.push_back(&k_table_avx512);
+#if MANYHANDS_AVX512
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    tables.push_back(&k_table_avx512);
+  }
+#endif
   if (avx2) tables.push_back(&k_table_avx2);
 #endif
   tables.push_back(&k_table_portable);

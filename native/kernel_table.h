@@ -17,6 +17,9 @@ using Index = std::ptrdiff_t;
 // Floats behind each row of an activation buffer that a kernel may touch: two of the widest vectors.
 constexpr Index kSlack = 32;
 
+// Rows of a weight that a backward pass of a large batch takes at a time.
+constexpr Index kBlockRows = 36;
+
 struct LinearForward {
   Index batch, in, out;
   const float* x;
@@ -32,6 +35,7 @@ struct LinearBackward {
   Index batch, in, out;
   const float* dy;
   Index lddy;
+  float* dy_block;        // scratch: batch * kBlockRows floats
   const float* x_panels;  // see pack_panels
   float* dx_panels;       // or null: not wanted
   float* weight;

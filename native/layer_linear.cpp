@@ -14,6 +14,7 @@ void LinearLayer::allocate(const Setup& setup) {
   Layer::allocate(setup);
   const Index panels = setup.max_batch * round_up(in.size(), 2 * kernels->lanes);
   if (parameters[0].trained) x_panels_ = Buffer(panels);
+  dy_block_ = Buffer(setup.max_batch * kBlockRows);
   if (setup.wants_dx) dx_panels_ = Buffer(panels);
   if (setup.keep_grads && parameters[0].trained) parameters[0].grad = Buffer(parameters[0].size);
   parameters[0].updated_in_backward = !setup.keep_grads;
@@ -51,6 +52,7 @@ void LinearLayer::backward(const Samples& s) {
   p.out = out.size();
   p.dy = s.dy;
   p.lddy = s.lddy;
+  p.dy_block = dy_block_.data();
   p.x_panels = x_panels_.data();
   p.dx_panels = s.dx ? dx_panels_.data() : nullptr;
   p.weight = weight.weight;

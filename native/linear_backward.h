@@ -20,7 +20,6 @@
 
 namespace mh::MH_ISA {
 
-constexpr Index kBlockRows = 48;  // rows of w per block for large batches
 constexpr Index kStreamBatch = 16;  // up to here walking whole rows in order is faster
 
 // Where a vector of weight gradients goes: through a rule, to memory, or nowhere.
@@ -44,16 +43,23 @@ struct Frozen {
 };
 
 // Copies a block's panel of w: rows of w may lie a power of two apart, where they would evict each
-// other from the cache. The next panel is asked for meanwhile.
+// other from the cache.
 inline void pack_block(const LinearBackward& p, Index row, Index rows, Index column, float* packed) {
   for (Index r = 0; r < rows; ++r) {
     const Index at = (row + r) * p.in + column;
     const Index rest = p.in - column;
     store(packed + r * kPanel, load_upto(p.weight + at, rest));
     store(packed + r * kPanel + kLanes, load_upto(p.weight + at + kLanes, rest - kLanes));
-    __builtin_prefetch(p.weight + at + kPanel, 1);
-    if (p.state0) __builtin_prefetch(p.state0 + at + kPanel, 1);
-    if (p.state1) __builtin_prefetch(p.state1 + at + kPanel, 1);
+  }
+}
+
+// Copies a block's columns of dy to [batch][rows]: one short stream instead of a page per sample.
+inline void pack_output_grads(const LinearBackward& p, Index row, Index rows) {
+  for (Index b = 0; b < p.batch; ++b) {
+    const float* from = p.dy + b * p.lddy + row;
+    for (Index r = 0; r < rows; r += kLanes) {
+      store_upto(p.dy_block + b * rows + r, rows - r, load_upto(from + r, rows - r));
+    }
   }
 }
 
@@ -71,11 +77,23 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
         MH_UNROLL for (int v = 0; v < 2; ++v) acc[i][v] = load(out + i * kPanel + v * kLanes);
       }
     }
-    add_outer(acc, rows, p.dy + b * p.lddy + row, p.lddy, 1, w, ldw);
+    add_outer(acc, rows, p.dy_block + b * rows, rows, 1, w, ldw);
     MH_UNROLL for (int i = 0; i < R; ++i) {
       MH_UNROLL for (int v = 0; v < 2; ++v) store(out + i * kPanel + v * kLanes, acc[i][v]);
     }
   });
+}
+
+// Asks for a tile of the next panel while this one is computed: columns are walked across many rows
+// at once, more streams than the processor recognises by itself.
+template <int R>
+MH_INLINE void prefetch_next(const LinearBackward& p, Index at) {
+  MH_UNROLL for (int i = 0; i < R; ++i) {
+    const Index next = at + i * p.in + kPanel;
+    __builtin_prefetch(p.weight + next, 1);
+    if (p.state0) __builtin_prefetch(p.state0 + next, 1);
+    if (p.state1) __builtin_prefetch(p.state1 + next, 1);
+  }
 }
 
 template <typename Finish>
@@ -87,8 +105,9 @@ MH_INLINE void finish_block(const LinearBackward& p, const Finish& finish, Index
     constexpr int R = decltype(n)::value;
     Vec acc[R][2];
     clear(acc);
-    add_outer(acc, p.batch, p.dy + row + o, 1, p.lddy, x, kPanel);
     const Index at = (row + o) * p.in + column;
+    if (p.batch > kStreamBatch) prefetch_next<R>(p, at);
+    add_outer(acc, p.batch, p.dy_block + o, 1, rows, x, kPanel);
     if (rest >= kPanel) {
       MH_UNROLL for (int i = 0; i < R; ++i) {
         finish(acc[i][0], at + i * p.in, kLanes);
@@ -111,6 +130,7 @@ void walk_weights(const LinearBackward& p, const Finish& finish) {
   const Index block = stream ? kTileRows : kBlockRows;
   for (Index row = 0; row < p.out; row += block) {
     const Index rows = smaller(block, p.out - row);
+    pack_output_grads(p, row, rows);
     for (Index column = 0; column < p.in; column += kPanel) {
       if (p.dx_panels) {
         if (stream && p.in - column >= kPanel) {
@@ -125,12 +145,43 @@ void walk_weights(const LinearBackward& p, const Finish& finish) {
   }
 }
 
+// A batch of one: no product to form, so rows are walked vector by vector, a few side by side.
+template <typename Finish>
+void walk_weights_for_one(const LinearBackward& p, const Finish& finish) {
+  for_tiles<4>(p.out, [&](Index row, auto n) {
+    constexpr int R = decltype(n)::value;
+    Vec dy[R];
+    MH_UNROLL for (int i = 0; i < R; ++i) dy[i] = splat(p.dy[row + i]);
+    const auto step = [&](Index column, int lanes) {
+      const Index at = row * p.in + column;
+      if (p.dx_panels) {
+        Vec dx = row ? load(p.dx_panels + column) : zero();
+        MH_UNROLL for (int i = 0; i < R; ++i) {
+          dx = fma(dy[i], load_upto(p.weight + at + i * p.in, lanes), dx);
+        }
+        store(p.dx_panels + column, dx);
+      }
+      if (!Finish::kWanted) return;
+      const Vec x = load(p.x_panels + column);
+      MH_UNROLL for (int i = 0; i < R; ++i) finish(dy[i] * x, at + i * p.in, lanes);
+    };
+    Index column = 0;
+    for (; column + kLanes <= p.in; column += kLanes) step(column, kLanes);
+    if (column < p.in) step(column, static_cast<int>(p.in - column));
+  });
+}
+
+template <typename Finish>
+void walk(const LinearBackward& p, const Finish& finish) {
+  p.batch == 1 ? walk_weights_for_one(p, finish) : walk_weights(p, finish);
+}
+
 inline void linear_backward(const LinearBackward& p) {
-  if (!p.train) return walk_weights(p, Frozen{});
-  if (p.grad) return walk_weights(p, KeepGradient{p.grad});
+  if (!p.train) return walk(p, Frozen{});
+  if (p.grad) return walk(p, KeepGradient{p.grad});
   with_rule(*p.step, [&](const auto& rule) {
     using R = std::remove_cv_t<std::remove_reference_t<decltype(rule)>>;
-    walk_weights(p, ApplyRule<R>{rule, p.weight, p.state0, p.state1});
+    walk(p, ApplyRule<R>{rule, p.weight, p.state0, p.state1});
   });
 }
 

@@ -39,12 +39,20 @@ MH_INLINE void add_dots(Index depth, const float* w, Index ldw, const float* x, 
   }
 }
 
+// Asks for a piece of a row that the next tile will read.
+MH_INLINE void prefetch_row(const float* w, Index depth) {
+  constexpr Index kLine = 64 / sizeof(float);
+  for (Index k = 0; k < depth; k += kLine) __builtin_prefetch(w + k);
+}
+
 // One block: `rows` rows of w against `batch` (at most 12) rows of x.
 template <int WR, int kBatch>
 inline void add_block(const LinearForward& p, Index depth, Index rows, Index batch, const float* w,
                       const float* x, float* y) {
   for_tiles<WR>(rows, [&](Index o, auto wr) {
     for_tiles<kBatch>(batch, [&](Index b, auto xr) {
+      const Index ahead = decltype(wr)::value + b / kBatch;
+      if (p.batch > 12 && o + ahead < rows) prefetch_row(w + (o + ahead) * p.in, depth);
       add_dots<decltype(wr)::value, decltype(xr)::value>(depth, w + o * p.in, p.in, x + b * p.ldx,
                                                          p.ldx, y + b * p.ldy + o, p.ldy);
     });

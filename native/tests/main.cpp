@@ -1,0 +1,23 @@
+// Runs the kernels and plans without Python, for sanitizers: every size odd, every array exact.
+//
+//   native_tests           everything that must be free of races
+//   native_tests shared    two threads on the same weights, which race on purpose
+#include <cstdio>
+#include <cstring>
+
+#include "check.h"
+#include "dispatch.h"
+
+int main(int argc, char** argv) {
+  const bool shared = argc > 1 && std::strcmp(argv[1], "shared") == 0;
+  for (const mh::KernelTable* table : mh::available_kernels()) {
+    mh::use_kernels(table->name);
+    mh::test::test_two_threads(shared);
+    if (!shared) {
+      mh::test::test_kernels(*table);
+      mh::test::test_plans(*table);
+    }
+    std::printf("%s%s: ok\n", table->name, shared ? ", shared weights" : "");
+  }
+  return 0;
+}
