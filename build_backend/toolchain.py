@@ -23,8 +23,8 @@ def missing_toolchain() -> str | None:
 
 def missing_for_setup() -> str | None:
     """What is missing to make the development environment, or None."""
-    if sys.version_info < (3, 10):
-        return f"Manyhands needs Python 3.10 or newer and this is {_VERSION}: set PYTHON=python3.11."
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file is what an older Python gets to see
+        return f"Manyhands needs Python 3.10 or newer; this is {_VERSION}: make PYTHON=python3.11."
     if importlib.util.find_spec("ensurepip") is None:
         return (
             "This Python can't make virtual environments (no ensurepip): install the package for "

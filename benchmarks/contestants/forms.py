@@ -20,7 +20,6 @@ from benchmarks.contestants.nets import LR, MOMENTUM
 from benchmarks.contestants.torch_training import WARM_UP_STEPS, Slice
 from manyhands.optim import SGD
 from manyhands.replica import plan as native_plan
-from manyhands.replica.shared_weights import SharedWeights
 from manyhands.replica.steps import AutogradStep, LossStep, PlanStep, Step
 
 STEPS = ("torch", "fused", "plan")
@@ -65,17 +64,13 @@ def make_step(
     mine = _own_view(model)
     if kind == "torch":
         return TorchStep(mine)
-    weights = SharedWeights(
-        parameters={n: p.data for n, p in mine.named_parameters()},
-        states={n: [state] for n, state in momentum.items()},
-        averaged={},
-    )
+    states = {name: [state] for name, state in momentum.items()}
     step = LossStep(nn.CrossEntropyLoss())
     if kind == "fused":
-        return AutogradStep(mine, step, RULE, weights, channels_last=False)
+        return AutogradStep(mine, step, RULE, states, channels_last=False)
     example = x[:2], torch.zeros(2, dtype=torch.int64)
     description = native_plan.describe(mine, step, example)
-    return PlanStep(native_plan.build(description, mine, RULE, weights, max_batch=batch, seed=0))
+    return PlanStep(native_plan.build(description, mine, RULE, states, max_batch=batch, seed=0))
 
 
 class FormTraining:

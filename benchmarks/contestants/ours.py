@@ -42,7 +42,10 @@ class Ours:
         self._epoch = 0
 
     def __enter__(self) -> Ours:
-        self._session: Session = mh.Hogwild(workers=self._workers).start(self._job)
+        self._session: Session = mh.Hogwild(
+            workers=self._workers,
+            share_batch=False,  # a batch for each worker, as the peers have
+        ).start(self._job)
         try:
             self._train_epoch()
         except BaseException:

@@ -38,6 +38,7 @@ class Rule:
     state_names: ClassVar[tuple[str, ...]] = ()
     torch_states: ClassVar[tuple[str, ...]] = ()  # what torch.optim calls the same tensors
     torch_counts_steps: ClassVar[bool] = True
+    state_per_worker: ClassVar[bool] = False  # whether lock-free workers each keep their own
 
     def __post_init__(self) -> None:
         _require(_is_rate(self.lr), self, "lr", self.lr, "a finite number >= 0")
@@ -89,6 +90,8 @@ class SGD(Rule):
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
     torch_states: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     torch_counts_steps: ClassVar[bool] = False
+    # A momentum fed by all workers amplifies their stale gradients (docs/decisions/0005).
+    state_per_worker: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Rule.__post_init__(self)

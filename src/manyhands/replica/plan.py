@@ -17,7 +17,7 @@ from manyhands import kernels
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.chain import Layer, Unplannable, has_hooks, name_of, read_chain
 from manyhands.replica.modes import evaluating
-from manyhands.replica.shared_weights import SharedWeights
+from manyhands.replica.shared_weights import States
 from manyhands.replica.steps import LossStep, StepFunction, native_rule
 
 
@@ -49,7 +49,7 @@ def build(
     description: PlanDescription,
     model: nn.Module,
     rule: Rule,
-    weights: SharedWeights,
+    states: States,
     *,
     max_batch: int,
     seed: int,
@@ -59,7 +59,7 @@ def build(
     for layer in description.layers:
         arguments = dict(layer.arguments)
         if layer.module:
-            arguments |= _weight_arguments(model, layer.module, weights)
+            arguments |= _weight_arguments(model, layer.module, states)
         getattr(plan, layer.kind)(**arguments)
     plan.cross_entropy(label_smoothing=description.label_smoothing)
     plan.finish(native_rule(rule), rule.clip_norm, seed)
@@ -71,8 +71,8 @@ def agrees_with_torch(description: PlanDescription, model: nn.Module, batch: Any
     inputs = batch[0][:2].contiguous()
     with evaluating(model), torch.no_grad():
         expected = model(inputs)
-    untrained = SharedWeights(parameters={}, states={}, averaged={})
-    plan = build(description, model, SGD(lr=0.0), untrained, max_batch=len(inputs), seed=0)
+    nothing_trained: States = {}
+    plan = build(description, model, SGD(lr=0.0), nothing_trained, max_batch=len(inputs), seed=0)
     seen = torch.empty(len(inputs), plan.outputs)
     plan.forward(inputs, seen)
     if expected.shape != seen.shape:
@@ -119,7 +119,7 @@ def _refuse_shared_weights(model: nn.Module, layers: list[Layer]) -> None:
         raise Unplannable("two layers share a weight")
 
 
-def _weight_arguments(model: nn.Module, name: str, weights: SharedWeights) -> dict[str, Any]:
+def _weight_arguments(model: nn.Module, name: str, states: States) -> dict[str, Any]:
     module = model.get_submodule(name)
     assert isinstance(module, nn.Linear | nn.Conv2d)
     weight, bias = module.weight, module.bias
@@ -127,8 +127,7 @@ def _weight_arguments(model: nn.Module, name: str, weights: SharedWeights) -> di
     arguments: dict[str, Any] = {"weight": weight.detach()}
     arguments["bias"] = None if bias is None else bias.detach()
     for role, parameter in (("weight", weight), ("bias", bias)):
-        trained = parameter is not None and first_name[id(parameter)] in weights.states
-        states = weights.states[first_name[id(parameter)]] if trained else []
-        arguments[f"{role}_states"] = states
+        trained = parameter is not None and first_name[id(parameter)] in states
+        arguments[f"{role}_states"] = states[first_name[id(parameter)]] if trained else []
         arguments[f"train_{role}"] = trained
     return arguments

@@ -15,27 +15,42 @@ from manyhands.errors import ModelError
 from manyhands.optim.rules import Rule
 from manyhands.replica.arena import Arena
 
+States = dict[str, list[torch.Tensor]]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedWeights:
     """The shared tensors of a model, by the names of its parameters.
 
-    `states` holds, for each trainable parameter, one tensor per state of the rule; `averaged` the
+    `states` holds, for each trainable parameter, one tensor per state of the rule: once for all
+    workers, or once for each of them where the rule keeps a state per worker. `averaged` holds the
     moving average of each trainable parameter, when the run keeps one. A tied parameter appears
     once, under its first name.
     """
 
     parameters: dict[str, torch.Tensor]
-    states: dict[str, list[torch.Tensor]]
+    states: tuple[States, ...]
     averaged: dict[str, torch.Tensor]
 
+    def states_of(self, worker: int) -> States:
+        """The states that a worker updates."""
+        return self.states[worker % len(self.states)]
+
     def named_states(self, rule: Rule) -> dict[str, torch.Tensor]:
-        """The rule's state tensors by 'parameter.state', as a checkpoint names them."""
+        """The state tensors by 'parameter.state', as a checkpoint names them; the mean where each
+        worker has its own."""
         return {
-            f"{name}.{state}": tensor
-            for name, tensors in self.states.items()
-            for state, tensor in zip(rule.states, tensors, strict=True)
+            f"{name}.{state}": torch.stack([copy[name][at] for copy in self.states]).mean(0)
+            for name in self.states[0]
+            for at, state in enumerate(rule.states)
         }
+
+    def load_states(self, rule: Rule, named: dict[str, torch.Tensor]) -> None:
+        """Fill the states of every worker from a checkpoint's."""
+        for copy in self.states:
+            for name, tensors in copy.items():
+                for state, tensor in zip(rule.states, tensors, strict=True):
+                    tensor.copy_(named[f"{name}.{state}"])
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -73,14 +88,20 @@ def refuse_what_cannot_be_shared(model: nn.Module) -> None:
 
 
 def share(
-    model: nn.Module, rule: Rule, *, averaging: bool, channels_last: bool = False
+    model: nn.Module,
+    rule: Rule,
+    *,
+    workers: int = 1,
+    averaging: bool,
+    channels_last: bool = False,
 ) -> tuple[Arena, SharedWeights]:
     """Move the model into shared memory, in place, with fresh optimizer state beside it."""
     parameters = dict(model.named_parameters())
     buffers = [buffer for _, buffer in model.named_buffers()]
     moved = [p for p in parameters.values() if p.requires_grad]
-    copies = len(rule.states) + (1 if averaging else 0)
-    arena = Arena.with_room_for([*parameters.values(), *buffers, *(moved * copies)])
+    state_copies = workers if rule.state_per_worker else 1
+    tensors_beside = len(rule.states) * state_copies + (1 if averaging else 0)
+    arena = Arena.with_room_for([*parameters.values(), *buffers, *(moved * tensors_beside)])
     for parameter in parameters.values():
         source = parameter.detach()
         if channels_last and source.dim() == 4:
@@ -88,13 +109,7 @@ def share(
         parameter.data = arena.place(source)
     for buffer in buffers:
         buffer.data = arena.place(buffer)
-    states = {
-        name: [
-            arena.place(torch.full_like(p.data, rule.state_start(state))) for state in rule.states
-        ]
-        for name, p in parameters.items()
-        if p.requires_grad
-    }
+    states = tuple(_fresh_states(parameters, rule, arena) for _ in range(state_copies))
     averaged = {
         n: arena.place(p.data) for n, p in parameters.items() if p.requires_grad and averaging
     }
@@ -103,6 +118,14 @@ def share(
         states=states,
         averaged=averaged,
     )
+
+
+def _fresh_states(parameters: dict[str, nn.Parameter], rule: Rule, arena: Arena) -> States:
+    return {
+        name: [arena.place(torch.full_like(p.data, rule.state_start(s))) for s in rule.states]
+        for name, p in parameters.items()
+        if p.requires_grad
+    }
 
 
 def unshare(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from manyhands import kernels
 from manyhands.errors import ModelError
 from manyhands.optim.rules import SGD, Adagrad, Adam, Rule
-from manyhands.replica.shared_weights import SharedWeights, trainable
+from manyhands.replica.shared_weights import States, trainable
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 StepFunction = Callable[[nn.Module, Any], torch.Tensor]
@@ -88,7 +88,7 @@ class AutogradStep:
         model: nn.Module,
         step: StepFunction,
         rule: Rule,
-        weights: SharedWeights,
+        states: States,
         *,
         channels_last: bool,
     ) -> None:
@@ -98,7 +98,10 @@ class AutogradStep:
         self._native_rule = native_rule(rule)
         self._channels_last = channels_last
         self._parameters = list(trainable(model).items())
-        self._states = weights.states
+        self._states = states
+        # The kernels take NumPy views in a tenth of the time that a tensor needs.
+        self._flat_weights = {name: flat(p.data).numpy() for name, p in self._parameters}
+        self._flat_states = {name: [flat(s).numpy() for s in states[name]] for name in states}
 
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
         losses: list[float] = []
@@ -130,9 +133,9 @@ class AutogradStep:
             rate,
             step,
             scale,
-            [flat(p.data) for _, p, _ in dense],
-            [flat(_like(g, p)) for _, p, g in dense],
-            [[flat(state) for state in self._states[n]] for n, _, _ in dense],
+            [self._flat_weights[name] for name, _, _ in dense],
+            [flat(_like(g, p)).numpy() for _, p, g in dense],
+            [self._flat_states[name] for name, _, _ in dense],
         )
         for name, parameter, gradient in moved:
             if gradient.layout != torch.strided:

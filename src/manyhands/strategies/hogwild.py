@@ -64,9 +64,16 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Hogwild(Strategy):
-    """Lock-free training on this machine: `workers` processes, by default one per core."""
+    """Lock-free training on this machine: `workers` processes, by default one per core.
+
+    With `share_batch` each worker takes its share of the batch per step, at a rate to match, so
+    that the same batch size and rate give the same training with any number of workers. Without
+    it each worker takes whole batches: fewer updates, more samples per second on large nets, and a
+    rate that has to be found for that many workers.
+    """
 
     workers: int | None = None
+    share_batch: bool = True
 
     name: ClassVar[str] = "hogwild"
 
@@ -83,7 +90,10 @@ class Hogwild(Strategy):
 
     def start(self, job: TrainingJob) -> Session:
         refuse_what_cannot_be_shared(job.model)
-        return HogwildSession(job, self.worker_count)
+        return HogwildSession(job, self.worker_count, share_batch=self.share_batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "workers": self.worker_count, "share_batch": self.share_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +148,17 @@ class HogwildWorker:
             channel.send(diverged or EpochDone(start.epoch))
 
     def _step(self) -> Step:
-        job = self.job
+        job, states = self.job, self.weights.states_of(self.number)
         if self.plan is None:
             return AutogradStep(
-                job.model, job.step, job.rule, self.weights, channels_last=self.channels_last
+                job.model, job.step, job.rule, states, channels_last=self.channels_last
             )
         return PlanStep(
             native_plan.build(
                 self.plan,
                 job.model,
                 job.rule,
-                self.weights,
+                states,
                 max_batch=job.batch_size,
                 seed=job.seed * 1000 + self.number,
             )
@@ -230,13 +240,19 @@ def _part(batches: Any, start: int, stop: int, *, whole: bool) -> Any:
 class HogwildSession(Session):
     """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
 
-    def __init__(self, job: TrainingJob, workers: int) -> None:
-        self._job = job
+    def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
+        self._job = job.shared_out(workers) if share_batch else job
+        self._rate_scale = self._job.rule.lr / job.rule.lr if job.rule.lr else 1.0
+        self._whole_batches = job.batches_per_epoch
         self._workers = workers
         self._plan, reason = _planned(job)
         self._channels_last = self._plan is None and _has_convolution(job)
         self._weight_arena, self._weights = share(
-            job.model, job.rule, averaging=job.ema is not None, channels_last=self._channels_last
+            job.model,
+            job.rule,
+            workers=workers,
+            averaging=job.ema is not None,
+            channels_last=self._channels_last,
         )
         self._data_arena, self._worker_job, self._board_tensors = self._place_data()
         self._board = Board(*self._board_tensors)
@@ -289,7 +305,7 @@ class HogwildSession(Session):
                 samples_total=job.samples_per_epoch,
                 samples_per_s=samples / seconds if seconds else 0.0,
                 loss=self._board.loss,
-                lr=float(job.rates(step, 1)[0]),
+                lr=self._rate(step),
             )
         )
 
@@ -300,9 +316,13 @@ class HogwildSession(Session):
             samples=self._board.samples,
             seconds=seconds,
             loss=self._board.loss,
-            step=step,
-            lr=float(job.rates(step - 1, 1)[0]),
+            step=(epoch + 1) * self._whole_batches,
+            lr=self._rate(step - 1),
         )
+
+    def _rate(self, step: int) -> float:
+        """The rate of a step as the user counts it, for a whole batch."""
+        return float(self._job.rates(step, 1)[0]) / self._rate_scale
 
     def averaged(self) -> dict[str, torch.Tensor] | None:
         return dict(self._weights.averaged) if self._job.ema else None

@@ -186,7 +186,7 @@ class SharedBatchSession(Session):
                 np.add(total.numpy(), other[name].numpy(), out=total.numpy())
         gradients = [flat(g) for g in first.values()]
         weights = [flat(self._weights.parameters[name]) for name in first]
-        states = [[flat(s) for s in self._weights.states[name]] for name in first]
+        states = [[flat(s) for s in self._weights.states_of(0)[name]] for name in first]
         scale = self._clipping(gradients)
         kernels.update(self._rule, rate, step + 1, scale, weights, gradients, states)
         ema = self._job.ema

@@ -18,11 +18,13 @@ from torch import nn
 
 from manyhands.data.source import Source
 from manyhands.errors import ConfigError
-from manyhands.optim.rules import Rule
+from manyhands.optim.rules import Adagrad, Rule
 from manyhands.optim.schedules import RateFactor
 from manyhands.replica.shared_weights import SharedWeights
 from manyhands.replica.steps import StepFunction
 from manyhands.telemetry.events import Event
+
+_BATCH_NORM_SAMPLES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class TrainingJob:
         a single sample.
         """
         full, rest = divmod(len(self.source), self.batch_size)
-        if rest == 1 and full and any(_is_batch_norm(module) for module in self.model.modules()):
+        if rest == 1 and full and self._has_batch_norm():
             return full
         return full + (1 if rest else 0)
 
@@ -97,6 +99,29 @@ class TrainingJob:
         """What fixes the randomness of one fetched piece, on whichever worker fetches it."""
         return ((self.seed * 1_000_003 + epoch) * 1_000_003 + piece) & 0x7FFF_FFFF_FFFF_FFFF
 
+    def shared_out(self, workers: int) -> TrainingJob:
+        """The same training in steps of a worker's share of the batch.
+
+        As many samples are under way as in one batch, and one batch's samples move the weights as
+        far: the rate of a share is the rate of the batch times its size. An average forgets per
+        sample, not per step. Adagrad scales itself: its rate falls with the gradients it sees.
+        """
+        size = max(self._smallest_share(), round(self.batch_size / workers))
+        part = size / self.batch_size
+        scale = 1.0 if isinstance(self.rule, Adagrad) else part
+        ema = self.ema and replace(self.ema, decay=self.ema.decay**part)
+        return replace(
+            self, batch_size=size, rule=replace(self.rule, lr=self.rule.lr * scale), ema=ema
+        )
+
+    def _smallest_share(self) -> int:
+        # BatchNorm needs samples to normalise over: shares stay large enough for its statistics.
+        return min(self.batch_size, _BATCH_NORM_SAMPLES) if self._has_batch_norm() else 1
+
+    def _has_batch_norm(self) -> bool:
+        batch_norm = nn.modules.batchnorm._BatchNorm
+        return any(isinstance(module, batch_norm) for module in self.model.modules())
+
     def for_workers(self, source: Source) -> TrainingJob:
         """The job as a worker process gets it: with shared data, without what is the driver's."""
         return replace(self, source=source, sample=None, emit=_unheard)
@@ -104,10 +129,6 @@ class TrainingJob:
 
 def _unheard(event: Event) -> None:
     """Events of a worker reach the driver as messages, not through the stream."""
-
-
-def _is_batch_norm(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,10 +224,9 @@ def load_shared(
     averaged: dict[str, torch.Tensor] | None,
 ) -> None:
     """Fill shared optimizer state and average from a checkpoint, after checking that they fit."""
-    pairs = [(weights.named_states(job.rule), optimizer, "optimizer state")]
+    checked_state(weights.named_states(job.rule), optimizer, "optimizer state")
+    weights.load_states(job.rule, optimizer)
     if job.ema is not None:
-        pairs.append((weights.averaged, averaged or {}, "average"))
-    for ours, theirs, what in pairs:
-        checked_state(ours, theirs, what)
-        for name, tensor in ours.items():
-            tensor.copy_(theirs[name])
+        checked_state(weights.averaged, averaged or {}, "average")
+        for name, tensor in weights.averaged.items():
+            tensor.copy_((averaged or {})[name])

@@ -21,7 +21,7 @@ def test_sharing_and_unsharing_keep_every_value(channels_last):
     assert all(arena.offset_of(p) is not None for p in model.parameters())
     assert all(arena.offset_of(b) is not None for b in model.buffers())
     assert torch.equal(weights.averaged["0.weight"], before["0.weight"])
-    assert [len(states) for states in weights.states.values()] == [2] * 6
+    assert [len(states) for states in weights.states_of(0).values()] == [2] * 6
     unshare(model)
     assert all(arena.offset_of(p) is None for p in model.parameters())
     for name, tensor in model.state_dict().items():
@@ -33,16 +33,32 @@ def test_frozen_parameters_have_no_state():
     model = conv_net()
     model[0].weight.requires_grad_(False)
     _, weights = share(model, optim.SGD(lr=0.1, momentum=0.9), averaging=True)
-    assert "0.weight" not in weights.states
+    assert "0.weight" not in weights.states_of(0)
     assert "0.weight" not in weights.parameters
     assert "0.weight" not in weights.averaged
 
 
 def test_adagrad_state_starts_where_the_rule_says():
     _, weights = share(conv_net(), optim.Adagrad(lr=0.1, initial_accumulator=0.5), averaging=False)
-    assert float(weights.states["3.bias"][0][0]) == 0.5
+    assert float(weights.states_of(0)["3.bias"][0][0]) == 0.5
     assert weights.averaged == {}
     assert "3.bias.sum" in weights.named_states(optim.Adagrad(lr=0.1))
+
+
+def test_momentum_is_kept_per_worker_and_handed_over_as_its_mean():
+    rule = optim.SGD(lr=0.1, momentum=0.9)
+    _, weights = share(conv_net(), rule, workers=2, averaging=False)
+    weights.states_of(0)["3.bias"][0].fill_(1.0)
+    weights.states_of(1)["3.bias"][0].fill_(4.0)
+    named = weights.named_states(rule)
+    assert named["3.bias.momentum"].tolist() == [2.5, 2.5]
+    weights.load_states(rule, named)
+    assert weights.states_of(1)["3.bias"][0].tolist() == [2.5, 2.5]
+
+
+def test_other_states_are_shared():
+    _, weights = share(conv_net(), optim.Adam(lr=0.1), workers=3, averaging=False)
+    assert weights.states_of(0) is weights.states_of(2)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ def test_autograd_step_equals_the_torch_optimizer(rule, channels_last):
     inputs, targets = torch.randn(24, 2, 6, 6), torch.randint(3, (24,))
     _, weights = share(ours, rule, averaging=False, channels_last=channels_last)
     loss = nn.CrossEntropyLoss()
-    step = AutogradStep(ours, LossStep(loss), rule, weights, channels_last=channels_last)
+    step = AutogradStep(
+        ours, LossStep(loss), rule, weights.states_of(0), channels_last=channels_last
+    )
     losses = step.train((inputs, targets), 8, np.full(3, rule.lr), 1)
     optimizer = rule.torch_optimizer(theirs.parameters())
     for number in range(3):
@@ -55,7 +57,11 @@ def test_a_loss_that_is_not_finite_changes_nothing():
     _, weights = share(model, rule, averaging=False)
     before = model.weight.detach().clone()
     step = AutogradStep(
-        model, lambda m, b: m(b[0]).sum() * float("inf"), rule, weights, channels_last=False
+        model,
+        lambda m, b: m(b[0]).sum() * float("inf"),
+        rule,
+        weights.states_of(0),
+        channels_last=False,
     )
     losses = step.train((torch.ones(4, 2),), 2, np.full(2, 0.1), 1)
     assert len(losses) == 1
@@ -68,7 +74,7 @@ def embedding_step(rule: optim.Rule) -> tuple[nn.Embedding, AutogradStep]:
     model = nn.Embedding(10, 4, sparse=True)
     _, weights = share(model, rule, averaging=False)
     step = AutogradStep(
-        model, lambda m, b: m(b[0]).square().sum(), rule, weights, channels_last=False
+        model, lambda m, b: m(b[0]).square().sum(), rule, weights.states_of(0), channels_last=False
     )
     return model, step
 
