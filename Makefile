@@ -29,7 +29,7 @@ bench: $(READY)  ## run a benchmark: make bench NAME=trainer_node [QUICK=1]; wit
 	@$(BIN)/python -m benchmarks $(NAME) $(if $(QUICK),--quick)
 
 sanitize: $(READY)  ## run the native tests under the address, undefined-behaviour and thread sanitizers
-	@native/tests/run_sanitizers
+	@PATH="$(CURDIR)/$(BIN):$$PATH" native/tests/sanitize.sh
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

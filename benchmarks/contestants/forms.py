@@ -67,7 +67,7 @@ def make_step(
     states = {name: [state] for name, state in momentum.items()}
     step = LossStep(nn.CrossEntropyLoss())
     if kind == "fused":
-        return AutogradStep(mine, step, RULE, states, channels_last=False)
+        return AutogradStep(mine, step, RULE, states)
     example = x[:2], torch.zeros(2, dtype=torch.int64)
     description = native_plan.describe(mine, step, example)
     return PlanStep(native_plan.build(description, mine, RULE, states, max_batch=batch, seed=0))

@@ -42,6 +42,21 @@ class Images(nn.Module):
         return F.log_softmax(self.out(x), dim=1)
 
 
+class NormalisedImages(nn.Module):
+    """BatchNorm between layers whose weights the backward pass needs; a view of its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.second = nn.Conv2d(6, 6, 3)
+        self.out = nn.Linear(6 * 6 * 6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.second(F.relu(self.norm(self.first(x)))))
+        return F.log_softmax(self.out(x.view(x.size(0), -1)), dim=1)
+
+
 def images(samples: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
     points, labels = blobs(samples, features=64)
     return points.view(-1, 1, 8, 8), labels
@@ -88,11 +103,11 @@ def test_frozen_parameters_do_not_move(make_trainer, net):
     assert result.accuracy > 0.9
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_net_written_with_functions_learns_with_an_average(make_trainer, workers):
+@pytest.mark.parametrize(("net", "workers"), [(Images, 1), (Images, 3), (NormalisedImages, 2)])
+def test_a_net_written_with_functions_learns_with_an_average(make_trainer, net, workers):
     torch.manual_seed(0)
     trainer = make_trainer(
-        Images(), loss=F.nll_loss, strategy=mh.Hogwild(workers=workers), ema=mh.EMA(0.95, every=3)
+        net(), loss=F.nll_loss, strategy=mh.Hogwild(workers=workers), ema=mh.EMA(0.95, every=3)
     )
     result = trainer.fit(images(1024), validation=images(256), epochs=4)
     assert result.accuracy > 0.9

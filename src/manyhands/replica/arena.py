@@ -49,7 +49,7 @@ class Arena:
         self.fd = fd
         self.size_bytes = size_bytes
         self._memory = mmap.mmap(fd, size_bytes)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
         self._used = 0
 
     @classmethod
@@ -78,15 +78,20 @@ class Arena:
     def view(
         self, start: int, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int]
     ) -> torch.Tensor:
-        """The tensor that lies at this offset."""
+        """The tensor that lies at this offset.
+
+        Each comes from the memory itself, not from a common tensor: views of one tensor share the
+        counter by which autograd notices changes, and BatchNorm's statistics would spoil weights.
+        """
         count = int(torch.Size(shape).numel())
-        size = count * dtype.itemsize
-        flat = self._bytes[start : start + size].view(dtype)
+        if count == 0:
+            return torch.empty(tuple(shape), dtype=dtype)
+        flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=start)
         return flat.as_strided(tuple(shape), tuple(stride))
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where in this arena the tensor lies, or None when it is elsewhere."""
-        offset = tensor.data_ptr() - self._bytes.data_ptr()
+        offset = tensor.data_ptr() - self._start
         return offset if 0 <= offset < self.size_bytes and tensor.numel() else None
 
     def close(self) -> None:

@@ -80,8 +80,12 @@ class PlanStep:
         return losses[: min(done + 1, len(rates))]
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 class AutogradStep:
-    """A step through PyTorch's autograd, for any module."""
+    """A step through PyTorch's autograd, for any module. `arrange` lays out each batch first."""
 
     def __init__(
         self,
@@ -90,13 +94,13 @@ class AutogradStep:
         rule: Rule,
         states: States,
         *,
-        channels_last: bool,
+        arrange: Callable[[Any], Any] = _as_it_is,
     ) -> None:
         self._model = model
         self._step = step
         self._rule = rule
         self._native_rule = native_rule(rule)
-        self._channels_last = channels_last
+        self._arrange = arrange
         self._parameters = list(trainable(model).items())
         self._states = states
         # The kernels take NumPy views in a tenth of the time that a tensor needs.
@@ -106,23 +110,13 @@ class AutogradStep:
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
         losses: list[float] = []
         for number, batch in enumerate(cut(batches, batch_size, len(rates))):
-            loss = self._step(self._model, self._arranged(batch))
+            loss = self._step(self._model, self._arrange(batch))
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
                 break
             loss.backward()  # type: ignore[no-untyped-call]
             self._update(float(rates[number]), first_step + number)
         return np.array(losses)
-
-    def _arranged(self, batch: Any) -> Any:
-        if not (self._channels_last and isinstance(batch, (tuple, list))):
-            return batch
-        return tuple(
-            t.contiguous(memory_format=torch.channels_last)
-            if isinstance(t, torch.Tensor) and t.dim() == 4
-            else t
-            for t in batch
-        )
 
     def _update(self, rate: float, step: int) -> None:
         moved = [(name, p, p.grad) for name, p in self._parameters if p.grad is not None]

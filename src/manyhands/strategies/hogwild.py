@@ -29,7 +29,6 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher, Request
@@ -39,6 +38,7 @@ from manyhands.replica import plan as native_plan
 from manyhands.replica.arena import Arena
 from manyhands.replica.board import Board
 from manyhands.replica.chain import Unplannable
+from manyhands.replica.layout import channels_last, likes_channels_last
 from manyhands.replica.pool import WorkerPool
 from manyhands.replica.shared_weights import (
     SharedWeights,
@@ -150,9 +150,9 @@ class HogwildWorker:
     def _step(self) -> Step:
         job, states = self.job, self.weights.states_of(self.number)
         if self.plan is None:
-            return AutogradStep(
-                job.model, job.step, job.rule, states, channels_last=self.channels_last
-            )
+            if self.channels_last:
+                return AutogradStep(job.model, job.step, job.rule, states, arrange=channels_last)
+            return AutogradStep(job.model, job.step, job.rule, states)
         return PlanStep(
             native_plan.build(
                 self.plan,
@@ -246,7 +246,9 @@ class HogwildSession(Session):
         self._whole_batches = job.batches_per_epoch
         self._workers = workers
         self._plan, reason = _planned(job)
-        self._channels_last = self._plan is None and _has_convolution(job)
+        self._channels_last = self._plan is None and likes_channels_last(
+            job.model, job.step, job.sample
+        )
         self._weight_arena, self._weights = share(
             job.model,
             job.rule,
@@ -380,10 +382,6 @@ def _planned(job: TrainingJob) -> tuple[native_plan.PlanDescription | None, str]
         return None, "the native plan's outputs differ from PyTorch's"
     except (Unplannable, ValueError) as reason:
         return None, str(reason)
-
-
-def _has_convolution(job: TrainingJob) -> bool:
-    return any(isinstance(module, nn.Conv2d) for module in job.model.modules())
 
 
 def _describe_form(workers: int, reason: str) -> str:

@@ -7,6 +7,7 @@ from torch import nn
 
 from manyhands import optim
 from manyhands.errors import ModelError
+from manyhands.replica.layout import channels_last, likes_channels_last
 from manyhands.replica.shared_weights import share
 from manyhands.replica.steps import AutogradStep, LossStep, cut, flat
 
@@ -18,7 +19,7 @@ def conv_net() -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["channels-first", "channels-last"])
 @pytest.mark.parametrize(
     "rule",
     [
@@ -28,14 +29,13 @@ def conv_net() -> nn.Sequential:
     ],
     ids=lambda rule: rule.name,
 )
-def test_autograd_step_equals_the_torch_optimizer(rule, channels_last):
+def test_autograd_step_equals_the_torch_optimizer(rule, last):
     ours, theirs = conv_net(), conv_net()
     inputs, targets = torch.randn(24, 2, 6, 6), torch.randint(3, (24,))
-    _, weights = share(ours, rule, averaging=False, channels_last=channels_last)
+    _, weights = share(ours, rule, averaging=False, channels_last=last)
     loss = nn.CrossEntropyLoss()
-    step = AutogradStep(
-        ours, LossStep(loss), rule, weights.states_of(0), channels_last=channels_last
-    )
+    arrange = channels_last if last else lambda batch: batch
+    step = AutogradStep(ours, LossStep(loss), rule, weights.states_of(0), arrange=arrange)
     losses = step.train((inputs, targets), 8, np.full(3, rule.lr), 1)
     optimizer = rule.torch_optimizer(theirs.parameters())
     for number in range(3):
@@ -61,7 +61,6 @@ def test_a_loss_that_is_not_finite_changes_nothing():
         lambda m, b: m(b[0]).sum() * float("inf"),
         rule,
         weights.states_of(0),
-        channels_last=False,
     )
     losses = step.train((torch.ones(4, 2),), 2, np.full(2, 0.1), 1)
     assert len(losses) == 1
@@ -74,7 +73,10 @@ def embedding_step(rule: optim.Rule) -> tuple[nn.Embedding, AutogradStep]:
     model = nn.Embedding(10, 4, sparse=True)
     _, weights = share(model, rule, averaging=False)
     step = AutogradStep(
-        model, lambda m, b: m(b[0]).square().sum(), rule, weights.states_of(0), channels_last=False
+        model,
+        lambda m, b: m(b[0]).square().sum(),
+        rule,
+        weights.states_of(0),
     )
     return model, step
 
@@ -113,3 +115,23 @@ def test_cut_and_flat():
     last = tensor.contiguous(memory_format=torch.channels_last)
     assert flat(last).data_ptr() == last.data_ptr()
     assert flat(tensor.transpose(0, 1)).is_contiguous()
+
+
+class Viewing(nn.Module):
+    """Flattens with `view`, which channels-last images don't allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = conv_net()[:3]
+        self.out = nn.Linear(80, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layers(x).view(len(x), -1))
+
+
+def test_channels_last_is_for_models_that_can_take_it():
+    batch = torch.randn(4, 2, 6, 6), torch.randint(3, (4,))
+    step = LossStep(nn.CrossEntropyLoss())
+    assert likes_channels_last(conv_net(), step, batch)
+    assert not likes_channels_last(Viewing(), step, batch)
+    assert not likes_channels_last(nn.Linear(6, 3), step, batch)
