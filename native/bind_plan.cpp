@@ -34,7 +34,8 @@ class BoundPlan {
     kept_.push_back(array);
     for (const Floats& state : states) {
       require(state.size() == array.size(), "A state has shape " + shape_text(state) +
-                                                "; expected its weight's " + shape_text(array) + ".");
+                                                "; expected its weight's " + shape_text(array) +
+                                                ".");
       p.states.push_back(state.data());
       kept_.push_back(state);
     }
@@ -57,7 +58,8 @@ class BoundPlan {
     require(s.size() == 1 || s.size() == 3, "The input has " + std::to_string(s.size()) +
                                                 " dimensions; expected (features) or "
                                                 "(channels, height, width).");
-    for (const Index n : s) require(n > 0, "The input shape holds " + std::to_string(n) + "; expected sizes above 0.");
+    for (const Index n : s)
+      require(n > 0, "The input shape holds " + std::to_string(n) + "; expected sizes above 0.");
     return s.size() == 1 ? Shape{s[0]} : Shape{s[0], s[1], s[2], true};
   }
 
@@ -73,8 +75,8 @@ void linear(BoundPlan& self, const Matrix& weight, const std::optional<Floats>& 
                    std::move(w), std::move(b));
 }
 
-void conv2d(BoundPlan& self, const Kernels4d& weight, const std::optional<Floats>& bias, Pair stride,
-            Pair padding, Pair dilation, const FloatsList& weight_states,
+void conv2d(BoundPlan& self, const Kernels4d& weight, const std::optional<Floats>& bias,
+            Pair stride, Pair padding, Pair dilation, const FloatsList& weight_states,
             const FloatsList& bias_states, bool train_weight, bool train_bias) {
   const Pair kernel{static_cast<Index>(weight.shape(2)), static_cast<Index>(weight.shape(3))};
   Parameter w = self.parameter(Floats(weight), weight_states, train_weight);
@@ -85,14 +87,14 @@ void conv2d(BoundPlan& self, const Kernels4d& weight, const std::optional<Floats
 
 Index count_samples(const Plan& plan, const ConstFloats& x) {
   const Shape in = plan.input();
-  const bool image_fits = in.image && x.ndim() == 4 && static_cast<Index>(x.shape(1)) == in.channels &&
-                          static_cast<Index>(x.shape(2)) == in.height &&
-                          static_cast<Index>(x.shape(3)) == in.width;
+  const bool image_fits =
+      in.image && x.ndim() == 4 && static_cast<Index>(x.shape(1)) == in.channels &&
+      static_cast<Index>(x.shape(2)) == in.height && static_cast<Index>(x.shape(3)) == in.width;
   const bool row_fits = !in.image && x.ndim() == 2 && static_cast<Index>(x.shape(1)) == in.channels;
-  const std::string expected =
-      in.image ? std::to_string(in.channels) + ", " + std::to_string(in.height) + ", " +
-                     std::to_string(in.width)
-               : std::to_string(in.channels);
+  const std::string expected = in.image
+                                   ? std::to_string(in.channels) + ", " +
+                                         std::to_string(in.height) + ", " + std::to_string(in.width)
+                                   : std::to_string(in.channels);
   require(image_fits || row_fits,
           "The samples have shape " + shape_text(x) + "; expected (N, " + expected + ").");
   return static_cast<Index>(x.shape(0));
@@ -101,8 +103,10 @@ Index count_samples(const Plan& plan, const ConstFloats& x) {
 Index train(BoundPlan& self, const ConstFloats& x, const ConstIntegers& y, Index batch_size,
             const ConstDoubles& lrs, std::int64_t first_step, const Doubles& losses) {
   const Index count = count_samples(self.plan, x);
-  require(batch_size > 0, "The batch size is " + std::to_string(batch_size) + "; expected at least 1.");
-  require(first_step > 0, "The first step is " + std::to_string(first_step) + "; steps count from 1.");
+  require(batch_size > 0,
+          "The batch size is " + std::to_string(batch_size) + "; expected at least 1.");
+  require(first_step > 0,
+          "The first step is " + std::to_string(first_step) + "; steps count from 1.");
   const auto batches = static_cast<std::size_t>((count + batch_size - 1) / batch_size);
   require(static_cast<Index>(y.size()) == count, "There are " + std::to_string(y.size()) +
                                                      " targets; expected one for each of the " +
@@ -144,23 +148,30 @@ void bind_plan(nb::module_& m) {
       .def("relu", [](BoundPlan& self) { self.plan.relu(); })
       .def("tanh", [](BoundPlan& self) { self.plan.tanh(); })
       .def("sigmoid", [](BoundPlan& self) { self.plan.sigmoid(); })
-      .def("max_pool2d",
-           [](BoundPlan& self, Pair kernel, Pair stride, Pair padding) {
-             self.plan.max_pool2d({kernel, stride, padding});
-           }, "kernel"_a, "stride"_a, "padding"_a)
-      .def("avg_pool2d",
-           [](BoundPlan& self, Pair kernel, Pair stride, Pair padding) {
-             self.plan.average_pool2d({kernel, stride, padding});
-           }, "kernel"_a, "stride"_a, "padding"_a)
+      .def(
+          "max_pool2d",
+          [](BoundPlan& self, Pair kernel, Pair stride, Pair padding) {
+            self.plan.max_pool2d({kernel, stride, padding});
+          },
+          "kernel"_a, "stride"_a, "padding"_a)
+      .def(
+          "avg_pool2d",
+          [](BoundPlan& self, Pair kernel, Pair stride, Pair padding) {
+            self.plan.average_pool2d({kernel, stride, padding});
+          },
+          "kernel"_a, "stride"_a, "padding"_a)
       .def("flatten", [](BoundPlan& self) { self.plan.flatten(); })
-      .def("dropout", [](BoundPlan& self, double p) { self.plan.dropout(p); }, "p"_a)
-      .def("cross_entropy",
-           [](BoundPlan& self, double smoothing) { self.plan.cross_entropy(smoothing); },
-           "label_smoothing"_a = 0.0)
-      .def("finish",
-           [](BoundPlan& self, const Rule& rule, std::optional<double> clip_norm, std::uint64_t seed) {
-             self.plan.finish(rule, clip_norm, seed);
-           }, "rule"_a, "clip_norm"_a.none(), "seed"_a)
+      .def(
+          "dropout", [](BoundPlan& self, double p) { self.plan.dropout(p); }, "p"_a)
+      .def(
+          "cross_entropy",
+          [](BoundPlan& self, double smoothing) { self.plan.cross_entropy(smoothing); },
+          "label_smoothing"_a = 0.0)
+      .def(
+          "finish",
+          [](BoundPlan& self, const Rule& rule, std::optional<double> clip_norm,
+             std::uint64_t seed) { self.plan.finish(rule, clip_norm, seed); },
+          "rule"_a, "clip_norm"_a.none(), "seed"_a)
       .def("train", &train, nb::arg("x").noconvert(), nb::arg("y").noconvert(), "batch_size"_a,
            nb::arg("lrs").noconvert(), "first_step"_a, nb::arg("losses").noconvert())
       .def("forward", &forward, nb::arg("x").noconvert(), nb::arg("out").noconvert())

@@ -27,8 +27,8 @@ void require(bool condition, const std::string& message) {
 
 void require_states(const Rule& rule, const FloatsList& states, std::size_t size) {
   require(states.size() == static_cast<std::size_t>(rule.states()),
-          "A weight came with " + std::to_string(states.size()) +
-              " state arrays; expected " + std::to_string(rule.states()) + " for this rule.");
+          "A weight came with " + std::to_string(states.size()) + " state arrays; expected " +
+              std::to_string(rule.states()) + " for this rule.");
   for (const Floats& state : states) {
     require(state.size() == size, "A state has " + std::to_string(state.size()) +
                                       " elements; expected its weight's " + std::to_string(size) +
@@ -111,16 +111,18 @@ double squared_norm(const std::vector<ConstFloats>& arrays) {
 }
 
 void average(const FloatsList& averaged, const std::vector<ConstFloats>& weights, double decay) {
-  require(averaged.size() == weights.size(),
-          "average got " + std::to_string(averaged.size()) + " averages and " +
-              std::to_string(weights.size()) + " weights; expected as many of each.");
+  require(averaged.size() == weights.size(), "average got " + std::to_string(averaged.size()) +
+                                                 " averages and " + std::to_string(weights.size()) +
+                                                 " weights; expected as many of each.");
   std::vector<Walk> walks;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     require(averaged[i].size() == weights[i].size(),
             "An average has shape " + shape_text(averaged[i]) + "; expected its weight's " +
                 shape_text(weights[i]) + ".");
-    walks.push_back({static_cast<std::ptrdiff_t>(averaged[i].size()), averaged[i].data(),
-                     weights[i].data(), {}});
+    walks.push_back({static_cast<std::ptrdiff_t>(averaged[i].size()),
+                     averaged[i].data(),
+                     weights[i].data(),
+                     {}});
   }
   const auto share = static_cast<float>(1.0 - decay);
   const nb::gil_scoped_release release;

@@ -20,7 +20,8 @@ inline void pad(const Padding& p, const float* x, float* padded) {
     if (p.width == p.padded_width) {
       copy_floats(p.height * p.width, x, to);
     } else {
-      for (Index y = 0; y < p.height; ++y) copy_floats(p.width, x + y * p.width, to + y * p.padded_width);
+      for (Index y = 0; y < p.height; ++y)
+        copy_floats(p.width, x + y * p.width, to + y * p.padded_width);
     }
     x += p.height * p.width;
   }
@@ -29,7 +30,8 @@ inline void pad(const Padding& p, const float* x, float* padded) {
 inline void unpad(const Padding& p, const float* padded, float* x) {
   for (Index plane = 0; plane < p.planes; ++plane) {
     const float* from = padded + (plane * p.padded_height + p.above) * p.padded_width + p.left;
-    for (Index y = 0; y < p.height; ++y) copy_floats(p.width, from + y * p.padded_width, x + y * p.width);
+    for (Index y = 0; y < p.height; ++y)
+      copy_floats(p.width, from + y * p.padded_width, x + y * p.width);
     x += p.height * p.width;
   }
 }

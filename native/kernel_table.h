@@ -14,11 +14,20 @@ namespace mh {
 
 using Index = std::ptrdiff_t;
 
-// Floats behind each row of an activation buffer that a kernel may touch: two of the widest vectors.
+// Floats behind each row of an activation buffer that a kernel may touch: two of the widest
+// vectors.
 constexpr Index kSlack = 32;
 
 // Rows of a weight that a backward pass of a large batch takes at a time.
-constexpr Index kBlockRows = 36;
+constexpr Index kBlockRows = 24;
+
+// From this batch size on a forward pass turns its samples into columns first.
+constexpr Index kWideBatch = 24;
+
+// Floats of scratch that a linear layer's forward pass needs, for vectors of any width.
+constexpr Index linear_forward_scratch(Index batch, Index in, Index out) {
+  return batch < kWideBatch ? 0 : (batch + kSlack) * (in + out);
+}
 
 struct LinearForward {
   Index batch, in, out;
@@ -29,6 +38,7 @@ struct LinearForward {
   float* y;
   Index ldy;
   bool relu;
+  float* scratch;  // for batches of kWideBatch and more: see linear_forward_scratch
 };
 
 struct LinearBackward {
@@ -47,20 +57,21 @@ struct LinearBackward {
 
 // Up to a vector of neighbouring output pixels, all in one row of the image.
 struct PixelVector {
-  Index in;    // where the window of the first pixel begins in a staged plane
-  Index out;   // the first pixel in an output plane
-  Index lanes; // how many pixels
+  Index in;     // where the window of the first pixel begins in a staged plane
+  Index out;    // the first pixel in an output plane
+  Index lanes;  // how many pixels
 };
 
-// A convolution seen as a product: output[o][pixel] = sum over k of w[o][k] * input[tap[k] + pixel].
+// A convolution seen as a product: output[o][pixel] = sum over k of w[o][k] * input[tap[k] +
+// pixel].
 struct ConvShape {
   Index in_channels, out_channels, area;  // area: kernel height * width
   Index depth;                            // in_channels * area
   Index vectors;
   const PixelVector* pixels;
-  const Index* taps;      // [depth], offsets into a staged input
-  Index staged_plane;     // floats from one channel of a staged input to the next
-  Index out_plane;        // floats of an output plane
+  const Index* taps;   // [depth], offsets into a staged input
+  Index staged_plane;  // floats from one channel of a staged input to the next
+  Index out_plane;     // floats of an output plane
 };
 
 // Images one after another, `stride` floats apart.
@@ -79,10 +90,10 @@ struct Padding {
 
 // Lays the windows of one (padded) image out as a matrix [depth][row], pixels contiguous.
 struct Windows {
-  Index channels, plane;              // plane: floats of a (padded) plane
-  Index width;                        // floats of its rows
+  Index channels, plane;  // plane: floats of a (padded) plane
+  Index width;            // floats of its rows
   Index kernel_height, kernel_width, stride_y, stride_x, dilation_y, dilation_x;
-  Index out_height, out_width, row;   // row: floats per matrix row, >= out_height * out_width
+  Index out_height, out_width, row;  // row: floats per matrix row, >= out_height * out_width
 };
 
 struct Pool {

@@ -1,4 +1,5 @@
-// What every layer of a plan is: shapes, parameters, and a forward and a backward pass over samples.
+// What every layer of a plan is: shapes, parameters, and a forward and a backward pass over
+// samples.
 //
 // A layer never allocates in a pass, never waits, and owns no weights: they are shared with other
 // processes. Not thread-safe: a plan and its layers belong to one thread at a time.
@@ -44,10 +45,10 @@ struct Samples {
 
 struct Setup {
   const KernelTable* kernels;
-  Index max_batch;   // samples a batch may have
-  Index group;       // samples given at once to layers that work image by image
-  bool wants_dx;     // some earlier layer is trained
-  bool keep_grads;   // clipping: all gradients are needed before the first update
+  Index max_batch;  // samples a batch may have
+  Index group;      // samples given at once to layers that work image by image
+  bool wants_dx;    // some earlier layer is trained
+  bool keep_grads;  // clipping: all gradients are needed before the first update
 };
 
 class Layer {

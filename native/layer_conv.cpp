@@ -47,8 +47,8 @@ void ConvLayer::lay_out_directly(Index lanes) {
   for (Index y = 0; y < out.height; ++y) {
     for (Index x = 0; x < out.width; x += lanes) {
       const Index rest = out.width - x;
-      pixels_.push_back({y * geometry_.stride[0] * width + x, y * out.width + x,
-                         rest < lanes ? rest : lanes});
+      pixels_.push_back(
+          {y * geometry_.stride[0] * width + x, y * out.width + x, rest < lanes ? rest : lanes});
     }
   }
   for (Index c = 0; c < in.channels; ++c) {
@@ -68,14 +68,23 @@ void ConvLayer::lay_out_as_matrix(Index lanes) {
   }
   for (Index k = 0; k < in.channels * area(); ++k) taps_.push_back(k * row);
   shape_.staged_plane = area() * row;
-  windows_ = {in.channels, padding_.padded_height * padding_.padded_width, padding_.padded_width,
-              geometry_.kernel[0], geometry_.kernel[1], geometry_.stride[0], geometry_.stride[1],
-              geometry_.dilation[0], geometry_.dilation[1], out.height, out.width, row};
+  windows_ = {in.channels,
+              padding_.padded_height * padding_.padded_width,
+              padding_.padded_width,
+              geometry_.kernel[0],
+              geometry_.kernel[1],
+              geometry_.stride[0],
+              geometry_.stride[1],
+              geometry_.dilation[0],
+              geometry_.dilation[1],
+              out.height,
+              out.width,
+              row};
 }
 
 Index ConvLayer::scratch_floats() const {
-  const Index padded_size = in.channels * (in.height + 2 * geometry_.padding[0]) *
-                            (in.width + 2 * geometry_.padding[1]);
+  const Index padded_size =
+      in.channels * (in.height + 2 * geometry_.padding[0]) * (in.width + 2 * geometry_.padding[1]);
   const bool direct = reads_directly(8);
   return padded_size + out.size() + (direct ? 0 : in.channels * area() * out.height * out.width);
 }
@@ -83,8 +92,13 @@ Index ConvLayer::scratch_floats() const {
 void ConvLayer::allocate(const Setup& setup) {
   Layer::allocate(setup);
   const Index lanes = kernels->lanes;
-  padding_ = {in.channels, in.height, in.width, geometry_.padding[0], geometry_.padding[1],
-              in.height + 2 * geometry_.padding[0], in.width + 2 * geometry_.padding[1]};
+  padding_ = {in.channels,
+              in.height,
+              in.width,
+              geometry_.padding[0],
+              geometry_.padding[1],
+              in.height + 2 * geometry_.padding[0],
+              in.width + 2 * geometry_.padding[1]};
   matrix_ = !reads_directly(lanes);
   matrix_ ? lay_out_as_matrix(lanes) : lay_out_directly(lanes);
   shape_.in_channels = in.channels;
@@ -168,8 +182,8 @@ void ConvLayer::input_grad(const float* dy, float* dx) {
     std::memset(p, 0, static_cast<std::size_t>(floats) * sizeof(float));
     return p;
   };
-  float* image = padded() ? cleared(padded_grad_.data(), padded_stride_)
-                          : cleared(dx, in.size() + kSlack);
+  float* image =
+      padded() ? cleared(padded_grad_.data(), padded_stride_) : cleared(dx, in.size() + kSlack);
   if (matrix_) {
     float* matrix = cleared(matrix_grad_.data(), matrix_stride_);
     kernels->conv_input_grad(shape_, dy, tap_weights_.data(), matrix);

@@ -21,10 +21,12 @@ class ActivationLayer : public Layer {
   const Activation kind_;
 };
 
-// Zeros each element with probability p and scales the rest by 1 / (1 - p); passes all in evaluation.
+// Zeros each element with probability p and scales the rest by 1 / (1 - p); passes all in
+// evaluation.
 class DropoutLayer : public Layer {
  public:
-  DropoutLayer(Shape shape, double p, Random* random) : Layer(shape, shape), p_(p), random_(random) {}
+  DropoutLayer(Shape shape, double p, Random* random)
+      : Layer(shape, shape), p_(p), random_(random) {}
   void allocate(const Setup& setup) override;
   void forward(const Samples& s) override;
   void backward(const Samples& s) override;

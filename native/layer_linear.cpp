@@ -12,6 +12,7 @@ LinearLayer::LinearLayer(Shape in, Index outputs, Parameter weight, Parameter bi
 
 void LinearLayer::allocate(const Setup& setup) {
   Layer::allocate(setup);
+  forward_scratch_ = Buffer(linear_forward_scratch(setup.max_batch, in.size(), out.size()));
   const Index panels = setup.max_batch * round_up(in.size(), 2 * kernels->lanes);
   if (parameters[0].trained) x_panels_ = Buffer(panels);
   dy_block_ = Buffer(setup.max_batch * kBlockRows);
@@ -30,7 +31,7 @@ bool LinearLayer::absorb_relu() {
 void LinearLayer::forward(const Samples& s) {
   const float* bias = parameters.size() > 1 ? parameters[1].weight : nullptr;
   kernels->linear_forward({s.count, in.size(), out.size(), s.x, s.ldx, parameters[0].weight, bias,
-                           s.y, s.ldy, relu_});
+                           s.y, s.ldy, relu_, forward_scratch_.data()});
 }
 
 void LinearLayer::backward(const Samples& s) {

@@ -20,7 +20,7 @@ class LinearLayer : public Layer {
 
  private:
   bool relu_ = false;
-  Buffer x_panels_, dx_panels_, dy_block_;
+  Buffer forward_scratch_, x_panels_, dx_panels_, dy_block_;
 };
 
 }  // namespace mh

@@ -25,13 +25,13 @@ Shape output_shape(Shape in, const PoolGeometry& g) {
 }
 
 Pool pool_of(Shape in, Shape out, const PoolGeometry& g) {
-  return {in.channels, in.height, in.width, out.height, out.width, g.kernel[0], g.kernel[1],
-          g.stride[0], g.stride[1], g.padding[0], g.padding[1]};
+  return {in.channels, in.height,   in.width,    out.height,   out.width,   g.kernel[0],
+          g.kernel[1], g.stride[0], g.stride[1], g.padding[0], g.padding[1]};
 }
 
 bool is_two_by_two(const Pool& p) {
-  return p.kernel_y == 2 && p.kernel_x == 2 && p.stride_y == 2 && p.stride_x == 2 &&
-         p.pad_y == 0 && p.pad_x == 0;
+  return p.kernel_y == 2 && p.kernel_x == 2 && p.stride_y == 2 && p.stride_x == 2 && p.pad_y == 0 &&
+         p.pad_x == 0;
 }
 
 // Calls body(output, window) for each output of a plane; the window lies inside the image.
@@ -138,7 +138,8 @@ void AveragePoolLayer::forward(const Samples& s) {
     for_each_window(pool_, [&](Index output, const Window& w) {
       float total = 0.0f;
       for (Index row = w.top; row < w.bottom; ++row) {
-        for (Index column = w.left; column < w.right; ++column) total += x[row * pool_.width + column];
+        for (Index column = w.left; column < w.right; ++column)
+          total += x[row * pool_.width + column];
       }
       y[output] = total * share;
     });

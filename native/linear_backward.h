@@ -44,7 +44,8 @@ struct Frozen {
 
 // Copies a block's panel of w: rows of w may lie a power of two apart, where they would evict each
 // other from the cache.
-inline void pack_block(const LinearBackward& p, Index row, Index rows, Index column, float* packed) {
+inline void pack_block(const LinearBackward& p, Index row, Index rows, Index column,
+                       float* packed) {
   for (Index r = 0; r < rows; ++r) {
     const Index at = (row + r) * p.in + column;
     const Index rest = p.in - column;
@@ -73,13 +74,17 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
     if (row == 0) {
       clear(acc);
     } else {
-      MH_UNROLL for (int i = 0; i < R; ++i) {
-        MH_UNROLL for (int v = 0; v < 2; ++v) acc[i][v] = load(out + i * kPanel + v * kLanes);
+      MH_UNROLL
+      for (int i = 0; i < R; ++i) {
+        MH_UNROLL
+        for (int v = 0; v < 2; ++v) acc[i][v] = load(out + i * kPanel + v * kLanes);
       }
     }
     add_outer(acc, rows, p.dy_block + b * rows, rows, 1, w, ldw);
-    MH_UNROLL for (int i = 0; i < R; ++i) {
-      MH_UNROLL for (int v = 0; v < 2; ++v) store(out + i * kPanel + v * kLanes, acc[i][v]);
+    MH_UNROLL
+    for (int i = 0; i < R; ++i) {
+      MH_UNROLL
+      for (int v = 0; v < 2; ++v) store(out + i * kPanel + v * kLanes, acc[i][v]);
     }
   });
 }
@@ -88,7 +93,8 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
 // at once, more streams than the processor recognises by itself.
 template <int R>
 MH_INLINE void prefetch_next(const LinearBackward& p, Index at) {
-  MH_UNROLL for (int i = 0; i < R; ++i) {
+  MH_UNROLL
+  for (int i = 0; i < R; ++i) {
     const Index next = at + i * p.in + kPanel;
     __builtin_prefetch(p.weight + next, 1);
     if (p.state0) __builtin_prefetch(p.state0 + next, 1);
@@ -109,13 +115,15 @@ MH_INLINE void finish_block(const LinearBackward& p, const Finish& finish, Index
     if (p.batch > kStreamBatch) prefetch_next<R>(p, at);
     add_outer(acc, p.batch, p.dy_block + o, 1, rows, x, kPanel);
     if (rest >= kPanel) {
-      MH_UNROLL for (int i = 0; i < R; ++i) {
+      MH_UNROLL
+      for (int i = 0; i < R; ++i) {
         finish(acc[i][0], at + i * p.in, kLanes);
         finish(acc[i][1], at + i * p.in + kLanes, kLanes);
       }
       return;
     }
-    const int first = static_cast<int>(smaller(rest, kLanes)), second = static_cast<int>(rest) - first;
+    const int first = static_cast<int>(smaller(rest, kLanes)),
+              second = static_cast<int>(rest) - first;
     for (int i = 0; i < R; ++i) {
       finish(acc[i][0], at + i * p.in, first);
       if (second) finish(acc[i][1], at + i * p.in + kLanes, second);
@@ -151,19 +159,22 @@ void walk_weights_for_one(const LinearBackward& p, const Finish& finish) {
   for_tiles<4>(p.out, [&](Index row, auto n) {
     constexpr int R = decltype(n)::value;
     Vec dy[R];
-    MH_UNROLL for (int i = 0; i < R; ++i) dy[i] = splat(p.dy[row + i]);
+    MH_UNROLL
+    for (int i = 0; i < R; ++i) dy[i] = splat(p.dy[row + i]);
     const auto step = [&](Index column, int lanes) {
       const Index at = row * p.in + column;
       if (p.dx_panels) {
         Vec dx = row ? load(p.dx_panels + column) : zero();
-        MH_UNROLL for (int i = 0; i < R; ++i) {
+        MH_UNROLL
+        for (int i = 0; i < R; ++i) {
           dx = fma(dy[i], load_upto(p.weight + at + i * p.in, lanes), dx);
         }
         store(p.dx_panels + column, dx);
       }
       if (!Finish::kWanted) return;
       const Vec x = load(p.x_panels + column);
-      MH_UNROLL for (int i = 0; i < R; ++i) finish(dy[i] * x, at + i * p.in, lanes);
+      MH_UNROLL
+      for (int i = 0; i < R; ++i) finish(dy[i] * x, at + i * p.in, lanes);
     };
     Index column = 0;
     for (; column + kLanes <= p.in; column += kLanes) step(column, kLanes);

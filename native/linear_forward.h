@@ -1,13 +1,15 @@
-// y = x w^T + bias of a linear layer, as dot products along the shared dimension.
+// y = x w^T + bias of a linear layer, in the form that suits the batch.
 //
-// Both operands are contiguous that way, so nothing is packed: the weights change with every step
-// and each is used only `batch` times. Blocks keep a piece of x in the first-level cache and a piece
-// of w in the second:
+// Small batches: dot products along the shared dimension. Both operands are contiguous that way, so
+// nothing is packed: each weight is used only `batch` times. Blocks keep a piece of x in the
+// first-level cache and a piece of w in the second:
 //
 //          k ->                        k ->
-//   x  |--kDepth--|         w   |--kDepth--|
+//   x  |--depth---|         w   |--depth---|
 //   12 |==========|   L1        |==========|
 //      |          |     kHeight |  L2      |
+//
+// Large batches: outer products, for which the samples are turned into columns first.
 #pragma once
 
 #include "kernel_table.h"
@@ -23,19 +25,25 @@ MH_INLINE void add_dots(Index depth, const float* w, Index ldw, const float* x, 
   clear(acc);
   const auto step = [&](auto get, Index k) {
     Vec xv[XR];
-    MH_UNROLL for (int b = 0; b < XR; ++b) xv[b] = get(x + b * ldx + k);
-    MH_UNROLL for (int o = 0; o < WR; ++o) {
+    MH_UNROLL
+    for (int b = 0; b < XR; ++b) xv[b] = get(x + b * ldx + k);
+    MH_UNROLL
+    for (int o = 0; o < WR; ++o) {
       const Vec wv = get(w + o * ldw + k);
-      MH_UNROLL for (int b = 0; b < XR; ++b) acc[b][o] = fma(wv, xv[b], acc[b][o]);
+      MH_UNROLL
+      for (int b = 0; b < XR; ++b) acc[b][o] = fma(wv, xv[b], acc[b][o]);
     }
   };
   Index k = 0;
   for (; k + kLanes <= depth; k += kLanes) step([](const float* p) { return load(p); }, k);
   const int rest = static_cast<int>(depth - k);
   if (rest) step([=](const float* p) { return load_part(p, rest); }, k);
-  MH_UNROLL for (int b = 0; b < XR; ++b) {
-    MH_UNROLL for (int o = 0; o + 4 <= WR; o += 4) add_sums4(&acc[b][o], y + b * ldy + o);
-    MH_UNROLL for (int o = WR / 4 * 4; o < WR; ++o) y[b * ldy + o] += sum(acc[b][o]);
+  MH_UNROLL
+  for (int b = 0; b < XR; ++b) {
+    MH_UNROLL
+    for (int o = 0; o + 4 <= WR; o += 4) add_sums4(&acc[b][o], y + b * ldy + o);
+    MH_UNROLL
+    for (int o = WR / 4 * 4; o < WR; ++o) y[b * ldy + o] += sum(acc[b][o]);
   }
 }
 
@@ -51,8 +59,6 @@ inline void add_block(const LinearForward& p, Index depth, Index rows, Index bat
                       const float* x, float* y) {
   for_tiles<WR>(rows, [&](Index o, auto wr) {
     for_tiles<kBatch>(batch, [&](Index b, auto xr) {
-      const Index ahead = decltype(wr)::value + b / kBatch;
-      if (p.batch > 12 && o + ahead < rows) prefetch_row(w + (o + ahead) * p.in, depth);
       add_dots<decltype(wr)::value, decltype(xr)::value>(depth, w + o * p.in, p.in, x + b * p.ldx,
                                                          p.ldx, y + b * p.ldy + o, p.ldy);
     });
@@ -74,8 +80,8 @@ inline void rectify(Index n, float* y) {
   }
 }
 
-inline void linear_forward(const LinearForward& p) {
-  constexpr Index kBatch = 12, kHeight = 256, kCached = 6144;
+inline void linear_forward_by_dots(const LinearForward& p) {
+  constexpr Index kBatch = 12, kHeight = 256, kCached = 3840;
   const Index depth = kCached / smaller(p.batch, kBatch) / kPanel * kPanel;
   start_outputs(p);
   for (Index o = 0; o < p.out; o += kHeight) {
@@ -93,6 +99,71 @@ inline void linear_forward(const LinearForward& p) {
   }
   if (!p.relu) return;
   for (Index b = 0; b < p.batch; ++b) rectify(p.out, p.y + b * p.ldy);
+}
+
+// Columns: x becomes [batch / kPanel][in][kPanel], so that a tile is an outer product
+// of w's rows and needs no sums over lanes. The outputs are columns too, [out][batch], until the
+// end.
+inline void turn_samples(const LinearForward& p, Index stride, float* columns) {
+  for (Index b = 0; b < stride; ++b) {
+    float* to = columns + b / kPanel * kPanel * p.in + b % kPanel;
+    const float* x = p.x + b * p.ldx;
+    for (Index k = 0; k < p.in; ++k) to[k * kPanel] = b < p.batch ? x[k] : 0.0f;
+  }
+}
+
+inline void turn_outputs(const LinearForward& p, Index stride, const float* columns) {
+  for (Index b = 0; b < p.batch; ++b) {
+    float* y = p.y + b * p.ldy;
+    for (Index o = 0; o < p.out; ++o) {
+      const float sum = columns[o * stride + b] + (p.bias ? p.bias[o] : 0.0f);
+      y[o] = p.relu && sum < 0.0f ? 0.0f : sum;
+    }
+  }
+}
+
+template <int R>
+MH_INLINE void add_columns(const LinearForward& p, Index depth, Index k, const float* w,
+                           const float* x, float* y, Index stride) {
+  Vec acc[R][2];
+  MH_UNROLL
+  for (int i = 0; i < R; ++i) {
+    MH_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      acc[i][v] = k ? load(y + i * stride + v * kLanes) : zero();
+    }
+  }
+  add_outer(acc, depth, w, p.in, 1, x, kPanel);
+  MH_UNROLL
+  for (int i = 0; i < R; ++i) {
+    MH_UNROLL
+    for (int v = 0; v < 2; ++v) store(y + i * stride + v * kLanes, acc[i][v]);
+  }
+}
+
+inline void linear_forward_by_columns(const LinearForward& p) {
+  constexpr Index kDepth = 256;
+  const Index stride = (p.batch + kPanel - 1) / kPanel * kPanel;
+  float *x = p.scratch, *y = x + stride * p.in;
+  turn_samples(p, stride, x);
+  for (Index k = 0; k < p.in; k += kDepth) {
+    const Index depth = smaller(kDepth, p.in - k);
+    for_tiles<kTileRows>(p.out, [&](Index o, auto n) {
+      constexpr int R = decltype(n)::value;
+      const float* w = p.weight + o * p.in + k;
+      for (Index b = 0; b < stride; b += kPanel) {
+        for (Index ahead = b / kPanel; ahead < R; ahead += stride / kPanel) {
+          if (o + R + ahead < p.out) prefetch_row(w + (R + ahead) * p.in, depth);
+        }
+        add_columns<R>(p, depth, k, w, x + b * p.in + k * kPanel, y + o * stride + b, stride);
+      }
+    });
+  }
+  turn_outputs(p, stride, y);
+}
+
+inline void linear_forward(const LinearForward& p) {
+  p.batch < kWideBatch ? linear_forward_by_dots(p) : linear_forward_by_columns(p);
 }
 
 }  // namespace mh::MH_ISA

@@ -24,7 +24,8 @@ std::int64_t fetch_add_at(const Counters& counters, std::int64_t index, std::int
   const auto size = static_cast<std::int64_t>(counters.shape(0));
   if (index < 0 || index >= size) {
     throw nb::index_error(("The counter's index is " + std::to_string(index) + "; expected 0 to " +
-                           std::to_string(size - 1) + ".").c_str());
+                           std::to_string(size - 1) + ".")
+                              .c_str());
   }
   return fetch_add(counters.data() + index, amount);
 }

@@ -27,8 +27,8 @@ void Network::find_extent() {
   while (lowest_ < layers_.size() && !layers_[lowest_]->trained()) ++lowest_;
 }
 
-// As many samples as keep the front's values, gradients and scratch in half of a common second-level
-// cache; more than 8 gain nothing.
+// As many samples as keep the front's values, gradients and scratch in half of a common
+// second-level cache; more than 8 gain nothing.
 Index Network::choose_group(Index max_batch) const {
   constexpr Index kCacheFloats = 512 * 1024 / sizeof(float), kMost = 8;
   Index per_sample = 1;

@@ -81,9 +81,8 @@ void Plan::conv2d(Index outputs, Index channels, const ConvGeometry& geometry, P
   require_positive("dilation", geometry.dilation);
   require_padding(geometry.padding);
   if (channels != shape_.channels) {
-    refuse("The convolution's weight takes " + std::to_string(channels) +
-           " channels; expected " + std::to_string(shape_.channels) +
-           ", what the layer before gives.");
+    refuse("The convolution's weight takes " + std::to_string(channels) + " channels; expected " +
+           std::to_string(shape_.channels) + ", what the layer before gives.");
   }
   add(std::make_unique<ConvLayer>(shape_, outputs, geometry, std::move(weight), std::move(bias)));
 }

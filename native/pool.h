@@ -57,7 +57,8 @@ inline void max_pool_2x2_grad(const Pool& p, const float* y, const float* dy,
         interleave(keep(same(which, zero()), d), keep(same(which, splat(1.0f)), d), left, right);
         store_upto(top + 2 * i, rest, left);
         store_upto(top + 2 * i + kLanes, rest - kLanes, right);
-        interleave(keep(same(which, splat(2.0f)), d), keep(same(which, splat(3.0f)), d), left, right);
+        interleave(keep(same(which, splat(2.0f)), d), keep(same(which, splat(3.0f)), d), left,
+                   right);
         store_upto(bottom + 2 * i, rest, left);
         store_upto(bottom + 2 * i + kLanes, rest - kLanes, right);
       }

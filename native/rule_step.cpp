@@ -25,10 +25,13 @@ Rule::Rule(const std::string& name, const RuleSettings& chosen)
 
 int Rule::states() const {
   switch (kind) {
-    case RuleKind::kSgd: return 0;
+    case RuleKind::kSgd:
+      return 0;
     case RuleKind::kAdam:
-    case RuleKind::kAdamW: return 2;
-    default: return 1;
+    case RuleKind::kAdamW:
+      return 2;
+    default:
+      return 1;
   }
 }
 

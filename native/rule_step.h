@@ -33,14 +33,14 @@ struct Rule {
 // Everything that depends on the step but not on the element.
 struct RuleStep {
   RuleKind kind;
-  float scale;      // multiplies the gradient
-  float rate;       // step size, Adam's first bias correction included
-  float momentum;   // SGD's momentum, or Adam's beta1
-  float decay;      // added to the gradient as decay * weight; AdamW: share of the weight that stays
-  float take1;      // 1 - beta1, rounded once
+  float scale;     // multiplies the gradient
+  float rate;      // step size, Adam's first bias correction included
+  float momentum;  // SGD's momentum, or Adam's beta1
+  float decay;     // added to the gradient as decay * weight; AdamW: share of the weight that stays
+  float take1;     // 1 - beta1, rounded once
   float beta2;
-  float take2;      // 1 - beta2
-  float root_scale; // Adam's second bias correction, multiplies the root
+  float take2;       // 1 - beta2
+  float root_scale;  // Adam's second bias correction, multiplies the root
   float eps;
 };
 

@@ -26,7 +26,9 @@ struct Momentum {
   static constexpr int kStates = 1;
   Vec scale, rate, decay, momentum;
   explicit Momentum(const RuleStep& s)
-      : scale(splat(s.scale)), rate(splat(-s.rate)), decay(splat(s.decay)),
+      : scale(splat(s.scale)),
+        rate(splat(-s.rate)),
+        decay(splat(s.decay)),
         momentum(splat(s.momentum)) {}
   MH_INLINE void operator()(Vec grad, Vec& weight, Vec& speed, Vec&) const {
     speed = fma(momentum, speed, fma(decay, weight, scale * grad));
@@ -38,7 +40,9 @@ struct Nesterov {
   static constexpr int kStates = 1;
   Vec scale, rate, decay, momentum;
   explicit Nesterov(const RuleStep& s)
-      : scale(splat(s.scale)), rate(splat(-s.rate)), decay(splat(s.decay)),
+      : scale(splat(s.scale)),
+        rate(splat(-s.rate)),
+        decay(splat(s.decay)),
         momentum(splat(s.momentum)) {}
   MH_INLINE void operator()(Vec grad, Vec& weight, Vec& speed, Vec&) const {
     const Vec g = fma(decay, weight, scale * grad);
@@ -65,9 +69,15 @@ struct AdamLike {
   static constexpr int kStates = 2;
   Vec scale, rate, decay, keep1, take1, keep2, take2, root_scale, eps;
   explicit AdamLike(const RuleStep& s)
-      : scale(splat(s.scale)), rate(splat(-s.rate)), decay(splat(s.decay)),
-        keep1(splat(s.momentum)), take1(splat(s.take1)), keep2(splat(s.beta2)),
-        take2(splat(s.take2)), root_scale(splat(s.root_scale)), eps(splat(s.eps)) {}
+      : scale(splat(s.scale)),
+        rate(splat(-s.rate)),
+        decay(splat(s.decay)),
+        keep1(splat(s.momentum)),
+        take1(splat(s.take1)),
+        keep2(splat(s.beta2)),
+        take2(splat(s.take2)),
+        root_scale(splat(s.root_scale)),
+        eps(splat(s.eps)) {}
   MH_INLINE void operator()(Vec grad, Vec& weight, Vec& mean, Vec& square) const {
     Vec g = scale * grad;
     if (kDecoupled) {
@@ -85,12 +95,18 @@ struct AdamLike {
 template <typename Body>
 MH_INLINE void with_rule(const RuleStep& step, const Body& body) {
   switch (step.kind) {
-    case RuleKind::kSgd: return body(Sgd(step));
-    case RuleKind::kMomentum: return body(Momentum(step));
-    case RuleKind::kNesterov: return body(Nesterov(step));
-    case RuleKind::kAdagrad: return body(Adagrad(step));
-    case RuleKind::kAdam: return body(AdamLike<false>(step));
-    case RuleKind::kAdamW: return body(AdamLike<true>(step));
+    case RuleKind::kSgd:
+      return body(Sgd(step));
+    case RuleKind::kMomentum:
+      return body(Momentum(step));
+    case RuleKind::kNesterov:
+      return body(Nesterov(step));
+    case RuleKind::kAdagrad:
+      return body(Adagrad(step));
+    case RuleKind::kAdam:
+      return body(AdamLike<false>(step));
+    case RuleKind::kAdamW:
+      return body(AdamLike<true>(step));
   }
 }
 

@@ -51,10 +51,13 @@ MH_INLINE void add_outer(Vec (&acc)[R][V], Index depth, const float* a, Index a_
                          const float* b, Index b_step) {
   for (Index k = 0; k < depth; ++k) {
     Vec bv[V];
-    MH_UNROLL for (int v = 0; v < V; ++v) bv[v] = load(b + v * kLanes);
-    MH_UNROLL for (int i = 0; i < R; ++i) {
+    MH_UNROLL
+    for (int v = 0; v < V; ++v) bv[v] = load(b + v * kLanes);
+    MH_UNROLL
+    for (int i = 0; i < R; ++i) {
       const Vec av = splat(a[i * a_row]);
-      MH_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = fma(av, bv[v], acc[i][v]);
+      MH_UNROLL
+      for (int v = 0; v < V; ++v) acc[i][v] = fma(av, bv[v], acc[i][v]);
     }
     a += a_step;
     b += b_step;
@@ -63,8 +66,10 @@ MH_INLINE void add_outer(Vec (&acc)[R][V], Index depth, const float* a, Index a_
 
 template <int R, int V>
 MH_INLINE void clear(Vec (&acc)[R][V]) {
-  MH_UNROLL for (int i = 0; i < R; ++i) {
-    MH_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = zero();
+  MH_UNROLL
+  for (int i = 0; i < R; ++i) {
+    MH_UNROLL
+    for (int v = 0; v < V; ++v) acc[i][v] = zero();
   }
 }
 

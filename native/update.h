@@ -46,7 +46,8 @@ inline double squared_norm(Index n, const float* x) {
   for (; i + kBlock <= n; i += kBlock) {
     Vec sums[4] = {zero(), zero(), zero(), zero()};
     for (Index j = 0; j < kBlock; j += 4 * kLanes) {
-      MH_UNROLL for (int u = 0; u < 4; ++u) {
+      MH_UNROLL
+      for (int u = 0; u < 4; ++u) {
         const Vec v = load(x + i + j + u * kLanes);
         sums[u] = fma(v, v, sums[u]);
       }

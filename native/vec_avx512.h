@@ -18,19 +18,16 @@ MH_INLINE Vec lesser(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
 // The first n lanes, 0 <= n <= kLanes; the others are zero and not touched in memory.
 MH_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
-MH_INLINE Vec load_part(const float* p, int n) {
-  return _mm512_maskz_loadu_ps(first_lanes(n), p);
-}
-MH_INLINE void store_part(float* p, int n, Vec v) {
-  _mm512_mask_storeu_ps(p, first_lanes(n), v);
-}
+MH_INLINE Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+MH_INLINE void store_part(float* p, int n, Vec v) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
 
 MH_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
 // out[i] += the sum of the lanes of v[i].
 MH_INLINE void add_sums4(const Vec* v, float* out) {
   __m256 half[4];
-  MH_UNROLL for (int i = 0; i < 4; ++i) {
+  MH_UNROLL
+  for (int i = 0; i < 4; ++i) {
     half[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i]), _mm512_extractf32x8_ps(v[i], 1));
   }
   const __m256 pairs =

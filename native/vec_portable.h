@@ -21,7 +21,8 @@ MH_INLINE void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 MH_INLINE Vec splat(float x) { return x - Vec{}; }
 MH_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 MH_INLINE Vec root(Vec v) {
-  MH_UNROLL for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
   return v;
 }
 MH_INLINE Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
@@ -39,7 +40,8 @@ MH_INLINE void store_part(float* p, int n, Vec v) {
 
 MH_INLINE float sum(Vec v) {
   float total = 0.0f;
-  MH_UNROLL for (int i = 0; i < kLanes; i += 2) total += v[i] + v[i + 1];
+  MH_UNROLL
+  for (int i = 0; i < kLanes; i += 2) total += v[i] + v[i + 1];
   return total;
 }
 
@@ -51,7 +53,8 @@ MH_INLINE void add_sums4(const Vec* v, float* out) {
 // The sum of the lanes in double precision.
 MH_INLINE double sum_wide(Vec v) {
   double total = 0.0;
-  MH_UNROLL for (int i = 0; i < kLanes; ++i) total += static_cast<double>(v[i]);
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) total += static_cast<double>(v[i]);
   return total;
 }
 
@@ -62,20 +65,28 @@ MH_INLINE Vec keep(Mask m, Vec v) { return (Vec)(m & (Mask)v); }  // v or zero
 
 // Elements 0, 2, 4... and 1, 3, 5... of a followed by b; interleave is the way back.
 MH_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
-  MH_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
-    even[i] = a[2 * i];
-    odd[i] = a[2 * i + 1];
-    even[kLanes / 2 + i] = b[2 * i];
-    odd[kLanes / 2 + i] = b[2 * i + 1];
+  Vec e = {}, o = {};
+  MH_UNROLL
+  for (int i = 0; i < kLanes / 2; ++i) {
+    e[i] = a[2 * i];
+    o[i] = a[2 * i + 1];
+    e[kLanes / 2 + i] = b[2 * i];
+    o[kLanes / 2 + i] = b[2 * i + 1];
   }
+  even = e;
+  odd = o;
 }
 MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
-  MH_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
-    a[2 * i] = even[i];
-    a[2 * i + 1] = odd[i];
-    b[2 * i] = even[kLanes / 2 + i];
-    b[2 * i + 1] = odd[kLanes / 2 + i];
+  Vec low = {}, high = {};
+  MH_UNROLL
+  for (int i = 0; i < kLanes / 2; ++i) {
+    low[2 * i] = even[i];
+    low[2 * i + 1] = odd[i];
+    high[2 * i] = even[kLanes / 2 + i];
+    high[2 * i + 1] = odd[kLanes / 2 + i];
   }
+  a = low;
+  b = high;
 }
 
 // Whole numbers 0 to 127 as bytes, kLanes of them.
@@ -83,8 +94,9 @@ MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::uint8_t>(v[i]);
 }
 MH_INLINE Vec load_bytes(const std::uint8_t* p) {
-  Vec v;
-  MH_UNROLL for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
+  Vec v = {};
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
   return v;
 }
 

@@ -10,8 +10,8 @@ for sanitizer in address,undefined thread; do
   # Vectors as wide as AVX-512's reach furthest over a row's end, on any machine.
   if [ "$sanitizer" = thread ]; then lanes=4; else lanes=16; fi
   directory=$build/$(echo "$sanitizer" | tr , -)
-  cmake -S "$source" -B "$directory" -DMANYHANDS_MODULE=OFF -DMANYHANDS_TESTS=ON -DMANYHANDS_AVX512=$avx512 \
-    -DMANYHANDS_PORTABLE_LANES=$lanes \
+  cmake -S "$source" -B "$directory" -DMANYHANDS_MODULE=OFF -DMANYHANDS_TESTS=ON \
+    -DMANYHANDS_AVX512=$avx512 -DMANYHANDS_PORTABLE_LANES=$lanes \
     -DMANYHANDS_SANITIZE="$sanitizer" -DCMAKE_BUILD_TYPE=Release >/dev/null
   cmake --build "$directory" --parallel 2
   echo "== $sanitizer"

@@ -58,8 +58,9 @@ void test_linear_forward(const KernelTable& table, const LinearCase& c) {
       expected[b * c.out + o] = sum > 0.0f ? sum : 0.0f;
     }
   }
+  Array scratch(static_cast<std::size_t>(linear_forward_scratch(c.batch, c.in, c.out)));
   table.linear_forward({c.batch, c.in, c.out, x.data(), c.in, w.data(), bias.data(), y.data(),
-                        c.out, true});
+                        c.out, true, scratch.data()});
   check(close(y, expected, 1e-4f), "linear_forward");
 }
 
@@ -69,8 +70,9 @@ void test_linear_backward(const KernelTable& table, const LinearCase& c) {
   Array w = random_array(c.out * c.in, 9), grad(w.size());
   Array x_panels(panels), dx_panels(panels), block(c.batch * kBlockRows), dx(x.size());
   table.pack_panels(c.batch, c.in, x.data(), c.in, x_panels.data());
-  LinearBackward p{c.batch, c.in, c.out, dy.data(), c.out, block.data(), x_panels.data(),
-                   dx_panels.data(), w.data(), nullptr, nullptr, true, grad.data(), nullptr};
+  LinearBackward p{
+      c.batch,          c.in,     c.out,   dy.data(), c.out, block.data(), x_panels.data(),
+      dx_panels.data(), w.data(), nullptr, nullptr,   true,  grad.data(),  nullptr};
   table.linear_backward(p);
   table.unpack_panels(c.batch, c.in, dx_panels.data(), dx.data(), c.in);
   Array dx_expected(x.size()), grad_expected(w.size()), w_expected = w;

@@ -67,7 +67,8 @@ void train_case(const Case& c, const char* rule_name, std::optional<double> clip
   add_conv(plan, weights, c, c.input.channels, 7, rule.states());
   plan.relu();
   c.average ? plan.average_pool2d(c.pool) : plan.max_pool2d(c.pool);
-  plan.conv2d(3, 7, {{1, 2}, {1, 1}, {0, 1}, {1, 1}}, weights.parameter(42, rule.states(), 15, 0.3f), {});
+  plan.conv2d(3, 7, {{1, 2}, {1, 1}, {0, 1}, {1, 1}},
+              weights.parameter(42, rule.states(), 15, 0.3f), {});
   plan.tanh();
   plan.flatten();
   add_linear(plan, weights, 13, rule.states(), 17);
