@@ -243,7 +243,7 @@ class HogwildSession(Session):
     def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
         self._job = job.shared_out(workers) if share_batch else job
         self._rate_scale = self._job.rule.lr / job.rule.lr if job.rule.lr else 1.0
-        self._whole_batches = job.batches_per_epoch
+        self._whole = job
         self._workers = workers
         self._plan, reason = _planned(job)
         self._channels_last = self._plan is None and likes_channels_last(
@@ -294,8 +294,9 @@ class HogwildSession(Session):
             len(job.source), epoch=message.epoch, seed=job.seed, shuffle=job.shuffle
         )
         indices = order[message.batch * size : (message.batch + 1) * size].tolist()
-        step = message.epoch * job.batches_per_epoch + message.batch
-        return diverged(message.epoch, message.batch, step, message.loss, indices)
+        whole = message.batch * size // self._whole.batch_size  # the batch as the user counts them
+        step = message.epoch * self._whole.batches_per_epoch + whole
+        return diverged(message.epoch, whole, step, message.loss, indices)
 
     def _show(self, epoch: int, seconds: float) -> None:
         job, samples = self._job, self._board.samples
@@ -318,7 +319,7 @@ class HogwildSession(Session):
             samples=self._board.samples,
             seconds=seconds,
             loss=self._board.loss,
-            step=(epoch + 1) * self._whole_batches,
+            step=(epoch + 1) * self._whole.batches_per_epoch,
             lr=self._rate(step - 1),
         )
 
