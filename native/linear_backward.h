@@ -90,15 +90,17 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
 }
 
 // Asks for a tile of the next panel while this one is computed: columns are walked across many rows
-// at once, more streams than the processor recognises by itself.
+// at once, more streams than the processor recognises by itself. Into the second-level cache: rows
+// a power of two apart would push each other out of the first.
 template <int R>
 MH_INLINE void prefetch_next(const LinearBackward& p, Index at) {
+  constexpr int kSecondLevel = 2;
   MH_UNROLL
   for (int i = 0; i < R; ++i) {
     const Index next = at + i * p.in + kPanel;
-    __builtin_prefetch(p.weight + next, 1);
-    if (p.state0) __builtin_prefetch(p.state0 + next, 1);
-    if (p.state1) __builtin_prefetch(p.state1 + next, 1);
+    __builtin_prefetch(p.weight + next, 1, kSecondLevel);
+    if (p.state0) __builtin_prefetch(p.state0 + next, 1, kSecondLevel);
+    if (p.state1) __builtin_prefetch(p.state1 + next, 1, kSecondLevel);
   }
 }
 
