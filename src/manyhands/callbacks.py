@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,10 @@ class EarlyStopping:
         self.min_change = min_change
         self.restore_best = restore_best
         self._sign = -1.0 if (mode or self._usual_mode()) == "min" else 1.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget earlier runs."""
         self._best = -math.inf
         self._since = 0
         self.best_record: dict[str, float] | None = None
@@ -76,14 +80,16 @@ class EarlyStopping:
     def _usual_mode(self) -> str:
         return "min" if self.metric in _LOWER_IS_BETTER else "max"
 
-    def improved(self, record: Mapping[str, float]) -> bool:
-        """Note an epoch's figures; True when they are the best so far."""
-        if self.metric not in record:
-            known = ", ".join(sorted(record))
+    def check(self, known: Iterable[str]) -> None:
+        """Raise ConfigError when the run will not report what is watched."""
+        if self.metric not in known:
             raise ConfigError(
                 f"EarlyStopping watches '{self.metric}', which this run doesn't report: choose one "
-                f"of {known}, or pass validation data."
+                f"of {', '.join(known)}, or pass validation data."
             )
+
+    def improved(self, record: Mapping[str, float]) -> bool:
+        """Note an epoch's figures; True when they are the best so far."""
         value = self._sign * record[self.metric]
         if value > self._best + self.min_change:
             self._best, self._since = value, 0
@@ -103,6 +109,7 @@ class EarlyStopping:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
+        self.reset()
         self.best_record = state.get("best")
         if self.best_record is not None:
             self._best = self._sign * self.best_record[self.metric]

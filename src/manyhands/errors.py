@@ -6,6 +6,9 @@ the message alone; a stack trace is for our own mistakes, not for a user's.
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class ManyhandsError(Exception):
     """The root of the tree: catch this to catch everything that Manyhands raises on purpose."""
@@ -41,5 +44,14 @@ class WorkerError(ManyhandsError):
     """The user must look at the cause: a worker failed in their code, or workers keep dying."""
 
 
-class ProtocolError(ManyhandsError):
-    """Nobody need act: a peer is broken or hostile and has been dropped."""
+def in_a_sentence(error: BaseException) -> str:
+    """Somebody else's exception: its type, its first line, and the place in the user's code."""
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    sentence = f"{type(error).__name__}: {first_line}".rstrip(": ")
+    ours = str(Path(__file__).parent)
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    return f"{sentence} ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else sentence

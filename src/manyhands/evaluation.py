@@ -18,7 +18,7 @@ from manyhands.metrics import Metric, MetricChoice
 from manyhands.replica.modes import evaluating
 from manyhands.replica.steps import LossStep, StepFunction
 
-_BATCH = 512
+_MOST_SAMPLES = 512
 
 
 @contextmanager
@@ -39,9 +39,17 @@ def weights_of(model: nn.Module, weights: Mapping[str, torch.Tensor] | None) -> 
 
 
 def evaluate(
-    model: nn.Module, step: StepFunction, source: Source, choices: Sequence[MetricChoice]
+    model: nn.Module,
+    step: StepFunction,
+    source: Source,
+    choices: Sequence[MetricChoice],
+    *,
+    batch_size: int,
 ) -> dict[str, float]:
-    """The mean loss as 'loss' and every metric by its name."""
+    """The mean loss as 'loss' and every metric by its name.
+
+    `batch_size` is that of training: without gradients a few times as many samples fit in memory.
+    """
     if choices and not isinstance(step, LossStep):
         raise ConfigError(
             "Metrics need a loss of (outputs, targets); with a step of your own only the loss is "
@@ -49,8 +57,10 @@ def evaluate(
         )
     metrics = named_metrics.start(choices)
     total, samples = 0.0, 0
-    batches = Prefetcher(source, _requests(len(source)), depth=2)
-    with evaluating(model), torch.inference_mode(), batches:
+    at_once = min(_MOST_SAMPLES, max(32, 4 * batch_size))
+    batches = Prefetcher(source, _requests(len(source), at_once), depth=2)
+    # Not inference_mode: a tensor that the model keeps for later must be fit for training.
+    with evaluating(model), torch.no_grad(), batches:
         for request, batch in batches:
             loss = _evaluate_batch(model, step, batch, metrics)
             total += loss * len(request.indices)
@@ -70,6 +80,6 @@ def _evaluate_batch(
     return float(step.loss(outputs, targets))
 
 
-def _requests(samples: int) -> Iterator[Request]:
-    for start in range(0, samples, _BATCH):
-        yield Request(np.arange(start, min(start + _BATCH, samples)), 0)
+def _requests(samples: int, at_once: int) -> Iterator[Request]:
+    for start in range(0, samples, at_once):
+        yield Request(np.arange(start, min(start + at_once, samples)), 0)

@@ -14,6 +14,9 @@ import torch
 
 from manyhands.errors import ConfigError
 
+# What a history record holds besides metrics.
+RESERVED = ("epoch", "train_loss", "samples_per_s", "seconds", "lr")
+
 MetricFunction = Callable[[torch.Tensor, torch.Tensor], float | torch.Tensor]
 MetricChoice = str | MetricFunction
 
@@ -123,10 +126,10 @@ def check(choices: Iterable[MetricChoice]) -> tuple[MetricChoice, ...]:
             raise ConfigError(f"A metric is a name or a function; got {type(choice).__name__}.")
     names = [name_of(choice) for choice in chosen]
     for name in names:
-        if names.count(name) > 1 or name == "loss":
+        if names.count(name) > 1 or name == "loss" or name in RESERVED:
             raise ConfigError(
-                f"Two metrics are called '{name}' (the validation loss is always reported as "
-                "'loss'): give your function another __name__."
+                f"The name '{name}' is taken, by another metric or by what every run reports "
+                f"(loss, {', '.join(RESERVED)}): give your function another __name__."
             )
     return chosen
 

@@ -7,6 +7,8 @@ answered here in a sentence instead of a stack trace from a worker process minut
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,17 @@ import torch
 from torch import nn
 
 from manyhands.data.source import Source
-from manyhands.errors import ConfigError, DataError, ManyhandsError, ModelError
+from manyhands.errors import (
+    ConfigError,
+    DataError,
+    ManyhandsError,
+    ModelError,
+    in_a_sentence,
+)
+from manyhands.evaluation import evaluate
+from manyhands.metrics import MetricChoice
 from manyhands.optim.rules import Rule
+from manyhands.optim.schedules import RateFactor
 from manyhands.replica.steps import LossStep, StepFunction
 
 _SAMPLES = 4
@@ -36,11 +47,43 @@ def check_job(
     return batch
 
 
+def check_validation(
+    model: nn.Module, step: StepFunction, source: Source, metrics: Sequence[MetricChoice]
+) -> dict[str, float]:
+    """Try an evaluation of a few samples on a copy of the model; the figures it gives."""
+    batch = small_batch(source, _SAMPLES)
+    check_batch(step, batch)
+    few = source.subset(np.arange(min(_SAMPLES, len(source))))
+    try:
+        return evaluate(_copy(model), step, few, metrics, batch_size=_SAMPLES)
+    except ManyhandsError:
+        raise
+    except Exception as error:  # the user's forward, loss and metrics may raise anything
+        raise ConfigError(
+            f"The model can't be validated on a batch of {_shape_of(batch)}: {in_a_sentence(error)}"
+        ) from error
+
+
 def small_batch(source: Source, batch_size: int) -> Any:
     """The first few samples of a source."""
     if len(source) == 0:
         raise DataError("The data is empty: there is no sample in it.")
     return source.fetch(np.arange(min(_SAMPLES, batch_size, len(source))), seed=0)
+
+
+def check_schedule(schedule: RateFactor) -> None:
+    """Raise ConfigError when a schedule doesn't give a factor for a step."""
+    try:
+        factors = [float(schedule(step, 10)) for step in (0, 9)]
+    except Exception as error:  # the user's own function
+        raise ConfigError(
+            f"The schedule can't be asked for (step, total_steps): {in_a_sentence(error)}"
+        ) from error
+    for factor in factors:
+        if not math.isfinite(factor) or factor < 0:
+            raise ConfigError(
+                f"The schedule gives {factor!r}; expected a factor on the rate, a number >= 0."
+            )
 
 
 def check_batch(step: StepFunction, batch: Any) -> None:
@@ -57,7 +100,7 @@ def _copy(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:  # a module may refuse to be copied in any way it likes
         raise ModelError(
-            f"The model can't be copied ({_first_line(error)}): it must be an ordinary nn.Module "
+            f"The model can't be copied ({in_a_sentence(error)}): it must be an ordinary nn.Module "
             "whose tensors are parameters and buffers."
         ) from error
 
@@ -69,8 +112,7 @@ def _try_step(model: nn.Module, step: StepFunction, batch: Any) -> Any:
         raise
     except Exception as error:  # the user's forward and loss may raise anything
         raise ConfigError(
-            f"The model and loss can't take a batch of {_shape_of(batch)}: "
-            f"{type(error).__name__}: {_first_line(error)}"
+            f"The model and loss can't take a batch of {_shape_of(batch)}: {in_a_sentence(error)}"
         ) from error
 
 
@@ -78,9 +120,7 @@ def _try_backward(loss: torch.Tensor) -> None:
     try:
         loss.backward()  # type: ignore[no-untyped-call]
     except Exception as error:  # custom autograd functions are the user's code as well
-        raise ModelError(
-            f"The model can't be differentiated: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+        raise ModelError(f"The model can't be differentiated: {in_a_sentence(error)}") from error
 
 
 def _check_loss(loss: Any) -> None:
@@ -115,8 +155,3 @@ def _shape_of(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}: {_shape_of(v)}" for k, v in value.items()) + "}"
     return type(value).__name__
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

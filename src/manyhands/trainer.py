@@ -24,13 +24,13 @@ from manyhands.optim.schedules import Constant, RateFactor
 from manyhands.replica.steps import LossFunction, LossStep, StepFunction
 from manyhands.run import checkpoint as checkpoints
 from manyhands.run.checkpoint import Restored
-from manyhands.run.config_file import write_config
+from manyhands.run.config_file import read_config
 from manyhands.run.directory import RunDirectory
 from manyhands.strategies import EMA, Strategy, Synchronous
 from manyhands.strategies.strategy import TrainingJob
 from manyhands.telemetry.curves import CurvePicture
 from manyhands.telemetry.event_log import EventLog
-from manyhands.telemetry.events import Event, Sink
+from manyhands.telemetry.events import Event, Note, Sink
 from manyhands.telemetry.progress import make_progress
 from manyhands.telemetry.stream import EventStream
 from manyhands.telemetry.tensorboard import TensorBoardEvents
@@ -61,6 +61,8 @@ class Result:
 class Trainer:
     """Trains a module. Reusable, not thread-safe; `fit` blocks until the run is over.
 
+    Without `strategy`, training is plain PyTorch (`Synchronous()`); `Hogwild()` uses every core.
+
     `loss(outputs, targets)` serves data of (inputs, targets); for anything else give
     `step(model, batch) -> loss`. Without `metrics`, accuracy is measured where the loss is a
     classification loss. Mistakes in the arguments raise ConfigError before anything starts.
@@ -86,14 +88,17 @@ class Trainer:
         checkpoint_every: int = 1,
         recipe: Mapping[str, Any] | None = None,
     ) -> None:
-        _check_arguments(model, optimizer, strategy, batch_size, seed, checkpoint_every)
+        _check_arguments(model, optimizer, strategy, schedule, ema, early_stopping, callbacks)
+        _check_whole_number("Trainer: batch_size", batch_size, least=1)
+        _check_whole_number("Trainer: seed", seed, least=0)
+        _check_whole_number("Trainer: checkpoint_every", checkpoint_every, least=1)
         self.model = model
         self.step = _checked_step(loss, step)
         self.optimizer = optimizer
         self.strategy = strategy or Synchronous()
         self.schedule = schedule or Constant()
         self.metrics = named_metrics.check(_usual_metrics(loss) if metrics is None else metrics)
-        self.ema = EMA(ema) if isinstance(ema, float) else ema
+        self.ema = EMA(ema) if isinstance(ema, (int, float)) else ema
         self.early_stopping = early_stopping
         self.callbacks = tuple(callbacks)
         self.batch_size = batch_size
@@ -117,18 +122,20 @@ class Trainer:
 
         Ctrl-C leaves the last checkpoint in the run directory (`last_run`) and re-raises.
         """
-        if epochs < 1:
-            raise ConfigError(f"fit: epochs is {epochs!r}; expected at least 1.")
+        _check_whole_number("fit: epochs", epochs, least=1)
         source = as_source(train)
         if not self.model.training:
             self.model.train()
+        preflight.check_schedule(self.schedule)
         sample = preflight.check_job(self.model, self.step, self.optimizer, source, self.batch_size)
+        self.strategy.check(self.model, self.optimizer)
         watching = self._watching(validation)
         directory, restored = self._open(resume, epochs)
         self.last_run = directory.path
         with directory.in_use(), EventStream(self._sinks(directory)) as stream:
             job = self._job(source, sample, epochs, shuffle, stream.handle)
-            write_config(directory.config_file, self._describe(job))
+            if resume is not None:
+                self._compare_data(directory, job)
             run = TrainingRun(job, self.strategy, directory, watching)
             self._run(run, job, restored)
         return Result(
@@ -142,8 +149,8 @@ class Trainer:
     def evaluate(self, data: Any) -> dict[str, float]:
         """The loss and the metrics of the model as it is, on this data."""
         source = as_source(data)
-        preflight.check_batch(self.step, preflight.small_batch(source, self.batch_size))
-        return evaluate(self.model, self.step, source, self.metrics)
+        preflight.check_validation(self.model, self.step, source, self.metrics)
+        return evaluate(self.model, self.step, source, self.metrics, batch_size=self.batch_size)
 
     def _run(self, run: TrainingRun, job: TrainingJob, restored: Restored | None) -> None:
         try:
@@ -151,7 +158,7 @@ class Trainer:
             if restored is not None:
                 self._load_model(restored)
             with self.strategy.start(job) as session:
-                run.run(session, restored)
+                run.run(session, restored, self._describe(job))
         except KeyboardInterrupt:
             run.fail("interrupted", "")
             raise
@@ -184,8 +191,11 @@ class Trainer:
 
     def _watching(self, validation: Any) -> Watching:
         source = None if validation is None else as_source(validation)
+        figures: dict[str, float] = {}
         if source is not None:
-            preflight.check_batch(self.step, preflight.small_batch(source, self.batch_size))
+            figures = preflight.check_validation(self.model, self.step, source, self.metrics)
+        if self.early_stopping is not None:
+            self.early_stopping.check(["train_loss", *figures])
         return Watching(
             validation=source,
             metrics=self.metrics if source is not None else (),
@@ -208,6 +218,13 @@ class Trainer:
             return RunDirectory.create(self.run_dir), None
         name = self.recipe["name"] if self.recipe else type(self.model).__name__.lower()
         return RunDirectory.create("runs", Path(str(name)).stem), None
+
+    def _compare_data(self, directory: RunDirectory, job: TrainingJob) -> None:
+        earlier = read_config(directory.config_file).get("run", {})
+        for name, now in (("samples", len(job.source)), ("seed", job.seed)):
+            before = earlier.get(name, now)
+            if before != now:
+                job.emit(Note(message=f"The run had {name} {before}, now {now}.", warning=True))
 
     def _load_model(self, restored: Restored) -> None:
         try:
@@ -237,6 +254,10 @@ def _checked_step(loss: LossFunction | None, step: StepFunction | None) -> StepF
             "Trainer needs either loss= (a function of outputs and targets) or step= (a function "
             "of model and batch), and not both."
         )
+    if isinstance(loss, type):
+        raise ConfigError(
+            f"Trainer: loss is the class {loss.__name__}; expected {loss.__name__}()."
+        )
     given = loss if step is None else step
     if not callable(given):
         raise ConfigError(f"Trainer: {given!r} is not callable; expected a loss or a step.")
@@ -256,32 +277,52 @@ def _check_arguments(
     model: object,
     optimizer: object,
     strategy: object,
-    batch_size: int,
-    seed: int,
-    checkpoint_every: int,
+    schedule: object,
+    ema: object,
+    early_stopping: object,
+    callbacks: object,
 ) -> None:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"Trainer: model is {type(model).__name__}; expected a torch.nn.Module.")
-    if not isinstance(optimizer, Rule):
-        hint = (
-            " (a torch optimizer holds its own parameters)"
-            if isinstance(optimizer, torch.optim.Optimizer)
-            else ""
-        )
+    if isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
-            f"Trainer: optimizer is {type(optimizer).__name__}{hint}; expected one of mh.optim, "
-            "such as mh.optim.SGD(lr=0.05)."
+            f"Trainer: optimizer is torch's {type(optimizer).__name__}, which holds its own "
+            "parameters; expected one of mh.optim, such as mh.optim.SGD(lr=0.05)."
         )
-    if strategy is not None and not isinstance(strategy, Strategy):
+    if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
         raise ConfigError(
-            f"Trainer: strategy is {strategy!r}; expected mh.Synchronous(...) or mh.Hogwild(...)."
+            f"Trainer: callbacks is {type(callbacks).__name__}; expected a list of mh.Callback."
         )
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("seed", seed, 0),
-        ("checkpoint_every", checkpoint_every, 1),
+    for name, value, fits, expected in (
+        ("model", model, isinstance(model, nn.Module), "a torch.nn.Module"),
+        (
+            "optimizer",
+            optimizer,
+            isinstance(optimizer, Rule),
+            "one of mh.optim, such as SGD(lr=0.05)",
+        ),
+        ("strategy", strategy, isinstance(strategy, Strategy), "mh.Synchronous() or mh.Hogwild()"),
+        (
+            "schedule",
+            schedule,
+            callable(schedule),
+            "one of mh.optim or a function of (step, steps)",
+        ),
+        ("ema", ema, isinstance(ema, (EMA, int, float)), "mh.EMA(...) or a decay"),
+        (
+            "early_stopping",
+            early_stopping,
+            isinstance(early_stopping, EarlyStopping),
+            "mh.EarlyStopping(...)",
+        ),
+        *(
+            ("callbacks", one, isinstance(one, Callback), "a list of mh.Callback")
+            for one in callbacks
+        ),
     ):
-        if not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"Trainer: {name} is {value!r}; expected a whole number of at least {least}."
-            )
+        optional = name not in ("model", "optimizer", "callbacks")
+        if not fits and not (optional and value is None):
+            raise ConfigError(f"Trainer: {name} is {value!r:.80}; expected {expected}.")
+
+
+def _check_whole_number(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}.")

@@ -16,18 +16,24 @@ import torch
 from manyhands.callbacks import Callback, EarlyStopping, RunView
 from manyhands.config import parameter_count
 from manyhands.data.source import Source
-from manyhands.errors import CheckpointError
+from manyhands.errors import (
+    CheckpointError,
+    ConfigError,
+    ManyhandsError,
+    WorkerError,
+    in_a_sentence,
+)
 from manyhands.evaluation import evaluate, weights_of
-from manyhands.metrics import MetricChoice
+from manyhands.metrics import RESERVED, MetricChoice
 from manyhands.run import checkpoint as checkpoints
 from manyhands.run.checkpoint import Checkpoint, Restored
+from manyhands.run.config_file import write_config
 from manyhands.run.directory import RunDirectory
 from manyhands.run.weights import load_weights, save_weights
 from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
 from manyhands.telemetry.events import CheckpointWritten, EpochEnded, Note, RunEnded, RunStarted
 
 _BEST = "best.safetensors"
-_NOT_VALIDATION = ("epoch", "train_loss", "samples_per_s", "seconds", "lr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +59,23 @@ class TrainingRun:
         self._watching = watching
         self._started = time.monotonic()
         self._epochs_done = 0
+        self._last_step = 0
         self.history: list[dict[str, float]] = []
         self.reason = "finished"
 
-    def run(self, session: Session, restored: Restored | None) -> None:
-        """Train every epoch that is left, then leave the final weights in the job's model."""
+    def run(self, session: Session, restored: Restored | None, config: dict[str, Any]) -> None:
+        """Train every epoch that is left, then leave the final weights in the job's model.
+
+        `config` is written once a checkpoint to go on from has been found to fit.
+        """
+        if self._watching.early_stopping is not None:
+            self._watching.early_stopping.reset()
         if restored is not None:
             self._restore(session, restored)
+        write_config(self._directory.config_file, config)
         self._announce()
-        if restored is None:
-            self._save(session)  # a run killed in its first epoch can be resumed as well
+        if restored is None:  # a run killed in its first epoch can be resumed as well
+            self._write_checkpoint(session, step=0)
         view = self._view({})
         for callback in self._watching.callbacks:
             callback.on_run_start(view)
@@ -84,16 +97,29 @@ class TrainingRun:
             record = self._record(epoch, summary, figures)
             stop = self._consult(record)
         self._epochs_done = epoch + 1
+        self._last_step = summary.step
         last = stop or self._epochs_done == self._job.epochs
-        if last or self._epochs_done % self._watching.checkpoint_every == 0:
-            self._save(session, step=summary.step)
+        if not last and self._epochs_done % self._watching.checkpoint_every == 0:
+            self._save(session)
         return stop
 
     def _validate(self) -> dict[str, float]:
         watching = self._watching
         if watching.validation is None:
             return {}
-        return evaluate(self._job.model, self._job.step, watching.validation, watching.metrics)
+        job = self._job
+        try:
+            return evaluate(
+                job.model,
+                job.step,
+                watching.validation,
+                watching.metrics,
+                batch_size=job.batch_size,
+            )
+        except ManyhandsError:
+            raise
+        except Exception as error:  # the user's model, loss and metrics may raise anything
+            raise WorkerError(f"Validation failed: {in_a_sentence(error)}") from error
 
     def _record(
         self, epoch: int, summary: EpochSummary, figures: dict[str, float]
@@ -135,6 +161,17 @@ class TrainingRun:
         return view.stop_reason is not None
 
     def _finish(self, session: Session) -> None:
+        checkpoint_error: CheckpointError | None = None
+        try:
+            self._write_checkpoint(session, self._last_step)
+        except CheckpointError as error:
+            checkpoint_error = error  # first the weights: they are what the user came for
+        self._hand_over(session)
+        if checkpoint_error is not None:
+            raise checkpoint_error
+        self._emit_end("")
+
+    def _hand_over(self, session: Session) -> None:
         model = self._job.model
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -146,9 +183,9 @@ class TrainingRun:
             model.load_state_dict(load_weights(best))
         save_weights(self._directory.model_file, model.state_dict())
         view = self._view(self.history[-1] if self.history else {})
+        view.stop_reason = self.reason
         for callback in self._watching.callbacks:
             callback.on_run_end(view)
-        self._emit_end("")
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -157,9 +194,15 @@ class TrainingRun:
         record = self.history[-1] if self.history else {}
         if early is not None and early.restore_best and early.best_record:
             record = early.best_record
-        return {name: value for name, value in record.items() if name not in _NOT_VALIDATION}
+        return {name: value for name, value in record.items() if name not in RESERVED}
 
-    def _save(self, session: Session, step: int = 0) -> None:
+    def _save(self, session: Session) -> None:
+        try:
+            self._write_checkpoint(session, self._last_step)
+        except CheckpointError as error:  # training goes on: the next checkpoint may succeed
+            self._job.emit(Note(message=str(error), warning=True))
+
+    def _write_checkpoint(self, session: Session, step: int) -> None:
         early = self._watching.early_stopping
         checkpoint = Checkpoint(
             epoch=self._epochs_done,
@@ -173,17 +216,15 @@ class TrainingRun:
                 "early_stopping": early.state() if early else None,
             },
         )
-        try:
-            path = checkpoints.save(self._directory.checkpoints, checkpoint)
-        except CheckpointError as error:  # training goes on: the next checkpoint may succeed
-            self._job.emit(Note(message=str(error), warning=True))
-        else:
-            self._job.emit(CheckpointWritten(path=path, epoch=self._epochs_done))
+        path = checkpoints.save(self._directory.checkpoints, checkpoint)
+        self._job.emit(CheckpointWritten(path=path, epoch=self._epochs_done))
 
     def _restore(self, session: Session, restored: Restored) -> None:
         checkpoint = restored.checkpoint
         for refusal in restored.refused:
             self._job.emit(Note(message=refusal, warning=True))
+        if restored.refused:
+            self._job.emit(Note(message=f"Going on from {restored.path.name} instead."))
         session.load(checkpoint.optimizer, checkpoint.averaged, checkpoint.step)
         self._epochs_done = checkpoint.epoch
         self.history = [dict(record) for record in checkpoint.extra["history"]]
@@ -192,6 +233,11 @@ class TrainingRun:
         early = self._watching.early_stopping
         if early is not None and checkpoint.extra.get("early_stopping"):
             early.load(checkpoint.extra["early_stopping"])
+            if early.exhausted:
+                raise ConfigError(
+                    f"The run in {self._directory.path} stopped early: {early.metric} has not "
+                    f"improved for {early.patience} epochs. Resume with more patience to go on."
+                )
 
     def _announce(self) -> None:
         job = self._job

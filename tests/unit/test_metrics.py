@@ -46,6 +46,6 @@ def test_wrong_choices_are_answered():
         metrics.check(["acuracy"])
     with pytest.raises(ConfigError, match="name or a function"):
         metrics.check([3])
-    with pytest.raises(ConfigError, match="Two metrics are called 'mse'"):
+    with pytest.raises(ConfigError, match="name 'mse' is taken"):
         metrics.check(["mse", "mse"])
     assert metrics.check("f1") == ("f1",)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import manyhands as mh
-from manyhands.errors import CheckpointError, ConfigError, DataError, ModelError
+from manyhands.errors import CheckpointError, ConfigError, DataError, ModelError, WorkerError
 from manyhands.run.config_file import read_config
 from tests.conftest import blobs, small_net
 
@@ -123,11 +123,16 @@ def test_parts_kept_in_evaluation_mode_stay_there(make_trainer):
     [
         ({"loss": None}, "either loss= .* or step="),
         ({"step": lambda model, batch: None}, "not both"),
-        ({"optimizer": "sgd"}, "optimizer is str"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'"),
         ({"strategy": "hogwild"}, "strategy is 'hogwild'"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"metrics": ("accurancy",)}, "Did you mean 'accuracy'"),
         ({"ema": 1.5}, "decay is 1.5"),
+        ({"ema": "0.9"}, "ema is '0.9'"),
+        ({"schedule": "cosine"}, "schedule is 'cosine'"),
+        ({"callbacks": mh.Callback()}, "callbacks is Callback"),
+        ({"callbacks": [print]}, "callbacks is"),
+        ({"seed": 1.5}, "seed is 1.5"),
     ],
 )
 def test_mistakes_in_the_arguments(make_trainer, arguments, words):
@@ -138,7 +143,7 @@ def test_mistakes_in_the_arguments(make_trainer, arguments, words):
 def test_a_torch_optimizer_is_refused_with_a_hint(make_trainer):
     with pytest.raises(ConfigError, match="holds its own parameters"):
         make_trainer(optimizer=torch.optim.SGD(small_net().parameters(), lr=0.1))
-    with pytest.raises(ConfigError, match="model is str"):
+    with pytest.raises(ConfigError, match="model is 'model'"):
         mh.Trainer("model", loss=nn.MSELoss(), optimizer=mh.optim.SGD(lr=0.1))
 
 
@@ -157,6 +162,204 @@ def test_mistakes_in_the_data_leave_no_run_directory(make_trainer, data, error, 
     with pytest.raises(error, match=words):
         make_trainer().fit(data(), epochs=1)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: mh.optim.SGD(lr="0.1"), "lr is '0.1'"),
+        (lambda: mh.Hogwild(workers="2"), "workers is '2'"),
+        (lambda: mh.Synchronous(workers=0), "workers is 0"),
+        (lambda: mh.EarlyStopping(patience=0), "patience is 0"),
+    ],
+)
+def test_mistakes_in_the_parts(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("epochs", [0, 2.5, "3", True])
+def test_a_wrong_number_of_epochs(make_trainer, epochs):
+    with pytest.raises(ConfigError, match="epochs is"):
+        make_trainer().fit(blobs(64), epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "validation", "words"),
+    [
+        ({}, lambda: (torch.randn(8, 7), torch.randint(4, (8,))), r"validated .*float32\[4, 7\]"),
+        ({"early_stopping": mh.EarlyStopping()}, lambda: None, "watches 'accuracy'"),
+        ({"metrics": (lambda outputs, targets: 1 / 0,)}, lambda: blobs(8), "ZeroDivisionError"),
+        (
+            {"loss": None, "step": lambda m, b: m(b[0]).sum(), "metrics": ("mse",)},
+            lambda: blobs(8),
+            "Metrics need a loss",
+        ),
+    ],
+)
+def test_mistakes_about_validation_are_answered_before_training(
+    make_trainer, tmp_path, arguments, validation, words
+):
+    with pytest.raises(ConfigError, match=words):
+        make_trainer(**arguments).fit(blobs(64), validation=validation(), epochs=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (lambda step: 1.0, "can't be asked for"),
+        (lambda step, steps: "x", "can't be asked for"),
+        (lambda step, steps: math.nan, "gives nan"),
+    ],
+)
+def test_a_wrong_schedule_is_answered_before_training(make_trainer, tmp_path, schedule, words):
+    with pytest.raises(ConfigError, match=words):
+        make_trainer(schedule=schedule).fit(blobs(64), epochs=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_class_instead_of_a_loss_is_noticed(make_trainer):
+    with pytest.raises(ConfigError, match=r"expected CrossEntropyLoss\(\)"):
+        make_trainer(loss=nn.CrossEntropyLoss)
+
+
+@pytest.mark.parametrize("strategy", [mh.Synchronous(), mh.Hogwild(workers=1)])
+def test_a_mistake_in_a_later_sample_is_named_with_its_place(make_trainer, strategy):
+    class Trap(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(20, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool((x == 77).any()):
+                raise ValueError("a sample that the model can't take")
+            return self.layer(x)
+
+    points, labels = blobs(128)
+    points[100, 0] = 77
+    with pytest.raises(WorkerError, match=r"can't take \(.*test_trainer.py:\d+\)"):
+        make_trainer(Trap(), strategy=strategy).fit((points, labels), epochs=1)
+
+
+def test_a_lazy_module_is_refused(make_trainer):
+    for strategy in (mh.Synchronous(), mh.Hogwild(workers=1)):
+        with pytest.raises(ModelError, match="lazy"):
+            make_trainer(nn.LazyLinear(4), strategy=strategy).fit(blobs(64), epochs=1)
+
+
+def test_a_refused_resume_leaves_the_record_as_it_was(make_trainer):
+    result = make_trainer().fit(blobs(64), epochs=1)
+    before = (result.run_dir / "run.toml").read_bytes()
+    with pytest.raises(ConfigError, match="same optimizer"):
+        make_trainer(optimizer=mh.optim.Adam(lr=0.1)).fit(
+            blobs(64), epochs=2, resume=result.run_dir
+        )
+    assert (result.run_dir / "run.toml").read_bytes() == before
+
+
+def test_early_stopping_starts_anew_with_every_run(make_trainer, tmp_path):
+    early = mh.EarlyStopping("loss", patience=1)
+    data = {"validation": blobs(64, seed=1), "epochs": 2}
+    make_trainer(early_stopping=early, run_dir=tmp_path / "one").fit(blobs(64), **data)
+    second = make_trainer(small_net(seed=5), early_stopping=early, run_dir=tmp_path / "two")
+    result = second.fit(blobs(64), **data)
+    assert len(result.history) == 2
+    assert result.metrics["loss"] == pytest.approx(second.evaluate(blobs(64, seed=1))["loss"])
+
+
+def test_a_run_that_stopped_early_is_not_resumed_by_accident(make_trainer):
+    def trainer(patience: int) -> mh.Trainer:
+        early = mh.EarlyStopping("loss", patience=patience, min_change=1e9)
+        return make_trainer(early_stopping=early)
+
+    data = {"validation": blobs(64, seed=1), "epochs": 9}
+    first = trainer(1).fit(blobs(64), **data)
+    assert first.reason == "early-stopped"
+    with pytest.raises(ConfigError, match="stopped early"):
+        trainer(1).fit(blobs(64), **data, resume=first.run_dir)
+    assert len(trainer(3).fit(blobs(64), **data, resume=first.run_dir).history) > len(first.history)
+
+
+def test_a_tensor_that_the_model_keeps_can_be_trained_with_later(make_trainer):
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(20, 4)
+            self.scale: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.scale is None or not self.training:
+                self.scale = torch.ones(4)
+            return self.layer(x) * self.scale
+
+    result = make_trainer(Keeps()).fit(blobs(64), validation=blobs(64), epochs=2)
+    assert result.reason == "finished"
+
+
+@pytest.mark.parametrize("strategy", [mh.Synchronous(workers=2), mh.Hogwild(workers=2)])
+def test_data_that_cannot_be_sent_to_a_worker_is_named(make_trainer, strategy):
+    import threading
+
+    class Locked(Dataset):
+        lock = None
+
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, number):
+            return torch.zeros(20), 1
+
+    with pytest.raises(ConfigError, match="can't be sent to a worker"):
+        make_trainer(strategy=strategy).fit(Locked(), epochs=1)
+
+
+def test_batch_norm_with_a_short_last_batch_among_workers(make_trainer):
+    model = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    trainer = make_trainer(model, strategy=mh.Synchronous(workers=2))
+    assert trainer.fit(blobs(66), epochs=1).reason == "finished"
+
+
+def test_samples_marked_to_be_left_out_are_left_out_with_a_plan(make_trainer):
+    points, labels = blobs(256)
+    labels = labels.clone()
+    labels[100:110] = -100
+    trainer = make_trainer(strategy=mh.Hogwild(workers=1))
+    result = trainer.fit((points, labels), validation=blobs(64, seed=1), epochs=3)
+    assert result.accuracy > 0.9
+
+
+def test_random_data_sets_are_repeatable(make_trainer, tmp_path):
+    class Noisy(Dataset):
+        def __len__(self):
+            return 96
+
+        def __getitem__(self, number):
+            return torch.rand(20), number % 4
+
+    ends = []
+    for name in ("one", "two"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(20, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+        make_trainer(model, run_dir=tmp_path / name, batch_size=4).fit(Noisy(), epochs=2)
+        ends.append(model[0].weight.detach().clone())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    "rule", [mh.optim.Adam(lr=0.1), mh.optim.SGD(lr=0.1, clip_norm=1.0)], ids=["adam", "clipping"]
+)
+def test_sparse_gradients_that_torch_cannot_follow_are_refused(make_trainer, rule, tmp_path):
+    words = torch.utils.data.TensorDataset(torch.randint(30, (64, 3)), torch.randint(4, (64,)))
+    model = nn.Sequential(nn.EmbeddingBag(30, 4, sparse=True))
+    with pytest.raises(ModelError, match="sparse gradients"):
+        make_trainer(model, optimizer=rule).fit(words, epochs=1)
+    assert not (tmp_path / "run").exists()
+    hogwild = make_trainer(model, optimizer=rule, strategy=mh.Hogwild(workers=1))
+    assert hogwild.fit(words, epochs=1).reason == "finished"
 
 
 @pytest.mark.parametrize("strategy", [mh.Synchronous(), mh.Hogwild(workers=1)])

@@ -26,8 +26,8 @@ def export(
 
     \b
     Then, in Python:
-      from safetensors.torch import load_file
-      model.load_state_dict(load_file("model.safetensors"))
+      from safetensors.torch import load_model
+      load_model(model, "model.safetensors")
     """
     from manyhands.cli.records import final_weights
     from manyhands.errors import ConfigError

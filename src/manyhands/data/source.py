@@ -47,6 +47,12 @@ class Source(ABC):
         small batches."""
         return False
 
+    @property
+    def seeded(self) -> bool:
+        """Whether the seed fixes everything random about a fetch; a user's data set may draw from
+        generators of its own."""
+        return True
+
     def tensors(self) -> list[torch.Tensor]:
         """The large tensors behind this source, which processes can share instead of copying."""
         return []

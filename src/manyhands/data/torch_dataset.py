@@ -50,6 +50,10 @@ class DatasetSource(Source):
     def sliceable(self) -> bool:
         return self._sliceable
 
+    @property
+    def seeded(self) -> bool:
+        return False
+
     def _read(self, indices: list[int]) -> list[Any]:
         read_many = getattr(self._dataset, "__getitems__", None)  # torch's own way to read a batch
         if read_many is not None:

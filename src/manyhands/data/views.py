@@ -32,6 +32,10 @@ class Subset(Source):
     def sliceable(self) -> bool:
         return self._source.sliceable
 
+    @property
+    def seeded(self) -> bool:
+        return self._source.seeded
+
     def tensors(self) -> list[torch.Tensor]:
         return self._source.tensors()
 
@@ -62,6 +66,10 @@ class Augmented(Source):
     @property
     def sliceable(self) -> bool:
         return self._source.sliceable
+
+    @property
+    def seeded(self) -> bool:
+        return self._source.seeded
 
     def tensors(self) -> list[torch.Tensor]:
         return self._source.tensors()

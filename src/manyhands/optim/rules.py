@@ -8,7 +8,7 @@ the synchronous strategy uses and the tests compare against.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -22,8 +22,12 @@ def _require(condition: bool, rule: object, name: str, value: object, expected: 
         raise ConfigError(f"{type(rule).__name__}: {name} is {value!r}; expected {expected}.")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _is_rate(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
+    return _is_number(value) and value >= 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +51,7 @@ class Rule:
         )
         if self.clip_norm is not None:
             _require(
-                math.isfinite(self.clip_norm) and self.clip_norm > 0,
+                _is_number(self.clip_norm) and self.clip_norm > 0,
                 self,
                 "clip_norm",
                 self.clip_norm,
@@ -95,7 +99,13 @@ class SGD(Rule):
 
     def __post_init__(self) -> None:
         Rule.__post_init__(self)
-        _require(0 <= self.momentum < 1, self, "momentum", self.momentum, "0 <= momentum < 1")
+        _require(
+            _is_rate(self.momentum) and self.momentum < 1,
+            self,
+            "momentum",
+            self.momentum,
+            "0 <= momentum < 1",
+        )
         _require(
             not self.nesterov or self.momentum > 0,
             self,
@@ -199,6 +209,3 @@ class AdamW(Adam):
         return torch.optim.AdamW(
             parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
         )
-
-
-RULES: Mapping[str, type[Rule]] = {rule.name: rule for rule in (SGD, Adagrad, Adam, AdamW)}

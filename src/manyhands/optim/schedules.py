@@ -7,7 +7,7 @@ worker and every server computes the same rate for the same step without talking
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -91,10 +91,6 @@ class Steps(Schedule):
         passed = sum(progress >= share for share in self.at)
         return float(self.factor**passed)
 
-
-SCHEDULES: Mapping[str, type[Schedule]] = {
-    schedule.name: schedule for schedule in (Constant, OneCycle, Cosine, Steps)
-}
 
 RateFactor = Schedule | Callable[[int, int], float]
 

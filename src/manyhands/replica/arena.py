@@ -22,10 +22,13 @@ import torch
 from manyhands.errors import ConfigError
 
 _ALIGNMENT = 64  # a cache line, and the widest vector register
+# An odd number of cache lines between tensors: a weight and its optimizer state, walked side by
+# side, would otherwise fall into the same cache sets where their size is a power of two.
+_GAP = 17 * _ALIGNMENT
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+def _room(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT + _GAP
 
 
 def _anonymous_file(size_bytes: int) -> int:
@@ -55,7 +58,7 @@ class Arena:
     @classmethod
     def with_room_for(cls, tensors: Iterable[torch.Tensor]) -> Arena:
         """A new arena that `place` can be called on once for each of these."""
-        size = sum(_aligned(tensor.numel() * tensor.element_size()) for tensor in tensors)
+        size = sum(_room(tensor.numel() * tensor.element_size()) for tensor in tensors)
         size = max(size, _ALIGNMENT)
         try:
             return cls(_anonymous_file(size), size)
@@ -69,7 +72,7 @@ class Arena:
         """A copy of the tensor in shared memory, with the same shape and strides."""
         dense = tensor if _is_dense(tensor) else tensor.contiguous()
         start = self._used
-        self._used = start + _aligned(dense.numel() * dense.element_size())
+        self._used = start + _room(dense.numel() * dense.element_size())
         if self._used > self.size_bytes:
             raise RuntimeError(f"arena of {self.size_bytes} bytes is full")
         view = self.view(start, dense.dtype, dense.shape, dense.stride())

@@ -46,13 +46,16 @@ class Board:
         self._owners[piece] = worker + 1
         return piece
 
-    def count(self, worker: int, samples: int, loss: float) -> None:
-        """Add trained samples and their mean loss to a worker's account."""
+    def finish(self, piece: int, worker: int, samples: int, loss: float) -> None:
+        """Mark a piece done and add its samples and mean loss to a worker's account."""
         self._counters[2 + worker] += samples
         self._losses[worker] += loss * samples
-
-    def finish(self, piece: int) -> None:
         self._owners[piece] = self.DONE
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Pieces that are not done, whoever has them."""
+        return tuple(int(p) for p in torch.nonzero(self._owners != self.DONE).flatten())
 
     def unfinished_of(self, worker: int) -> tuple[int, ...]:
         """Pieces that a worker claimed and did not finish."""

@@ -99,7 +99,10 @@ def _read_node(node: fx.Node, modules: dict[str, nn.Module]) -> list[Layer]:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+    pair = (value, value) if isinstance(value, int) else value
+    if isinstance(pair, (tuple, list)) and [type(part) for part in pair] == [int, int]:
+        return pair[0], pair[1]
+    raise Unplannable("a geometry that is computed")
 
 
 def _linear(module: nn.Module, name: str) -> list[Layer]:
@@ -150,6 +153,8 @@ def _flatten(module: nn.Module, name: str) -> list[Layer]:
 
 def _dropout(module: nn.Module, name: str) -> list[Layer]:
     assert isinstance(module, nn.Dropout)
+    if not module.training:
+        return []
     return [Layer("dropout", {"p": float(module.p)})]
 
 

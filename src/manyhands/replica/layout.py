@@ -19,12 +19,13 @@ def channels_last(batch: Any) -> Any:
     """The batch with its images channels last."""
     if not isinstance(batch, (tuple, list)):
         return batch
-    return tuple(
+    items = [
         item.contiguous(memory_format=torch.channels_last)
         if isinstance(item, torch.Tensor) and item.dim() == 4
         else item
         for item in batch
-    )
+    ]
+    return type(batch)(*items) if hasattr(batch, "_fields") else tuple(items)
 
 
 def likes_channels_last(model: nn.Module, step: StepFunction, batch: Any) -> bool:
@@ -36,6 +37,6 @@ def likes_channels_last(model: nn.Module, step: StepFunction, batch: Any) -> boo
         with torch.random.fork_rng(devices=[]):
             loss = step(trial, channels_last(batch))
             loss.backward()  # type: ignore[no-untyped-call]
-    except RuntimeError:  # what PyTorch raises for a view that doesn't fit the strides
+    except Exception:  # a view that doesn't fit the strides, or code that minds in its own way
         return False
     return True

@@ -110,12 +110,14 @@ def _label_smoothing(step: StepFunction, ends_in_log_softmax: bool) -> float:
 
 
 def _is_plain_mean(loss: nn.CrossEntropyLoss | nn.NLLLoss) -> bool:
-    return loss.weight is None and loss.reduction == "mean" and not has_hooks(loss)
+    usual = loss.weight is None and loss.reduction == "mean" and loss.ignore_index == -100
+    return usual and not has_hooks(loss)
 
 
 def _refuse_shared_weights(model: nn.Module, layers: list[Layer]) -> None:
-    weights = [id(model.get_submodule(layer.module).weight) for layer in layers if layer.module]
-    if len(set(weights)) != len(weights):
+    modules = [model.get_submodule(layer.module) for layer in layers if layer.module]
+    used = [id(parameter) for module in modules for parameter in module.parameters()]
+    if len(set(used)) != len(used):
         raise Unplannable("two layers share a weight")
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from manyhands.errors import ManyhandsError, WorkerError
+from manyhands.errors import ConfigError, ManyhandsError, WorkerError
 from manyhands.replica.arena import Arena, dumps
 from manyhands.replica.worker_process import Failure, Ready
 from manyhands.telemetry.events import WorkerLost
@@ -61,9 +61,7 @@ class WorkerPool:
     a few seconds, and may be called twice.
     """
 
-    def __init__(
-        self, task: Callable[[int], Task], *, workers: int, arenas: Sequence[Arena]
-    ) -> None:
+    def __init__(self, task: Callable[[int], Task], *, workers: int, arenas: list[Arena]) -> None:
         self._task = task
         self._arenas = arenas
         self._workers: list[Worker] = []
@@ -72,7 +70,8 @@ class WorkerPool:
 
     def start(self) -> None:
         """Start every worker and wait until each is ready."""
-        self._workers = [self._spawn(number) for number in range(self._size)]
+        for number in range(self._size):
+            self._workers.append(self._spawn(number))
         waiting = set(range(self._size))
         while waiting:
             for number, message in self._receive_all(timeout_s=60.0):
@@ -138,7 +137,7 @@ class WorkerPool:
     def close(self) -> None:
         """End every worker: first by closing its channel, then by force."""
         workers, self._workers = self._workers, []
-        self._arenas = ()  # nothing of ours keeps the shared memory alive
+        self._arenas = []  # nothing of ours keeps the shared memory alive
         self._task = _no_task
         try:
             for worker in workers:
@@ -152,13 +151,8 @@ class WorkerPool:
                     worker.process.kill()
                 worker.process.wait()
 
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def _spawn(self, number: int) -> Worker:
+        task = _pickled(self._task(number), self._arenas)
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), *(arena.fd for arena in self._arenas)]
         sizes = [str(arena.size_bytes) for arena in self._arenas]
@@ -180,7 +174,7 @@ class WorkerPool:
         channel = Connection(ours.detach())
         worker = Worker(number, process, channel)
         try:
-            channel.send_bytes(dumps(self._task(number), self._arenas))
+            channel.send_bytes(task)
         except OSError:
             return worker  # it died at once: `receive` will say so
         except BaseException:
@@ -189,6 +183,23 @@ class WorkerPool:
             process.wait()
             raise
         return worker
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _pickled(task: Task, arenas: Sequence[Arena]) -> bytes:
+    try:
+        return dumps(task, arenas)
+    except Exception as error:  # objects refuse to be pickled in any way they like
+        raise ConfigError(
+            f"The model, the loss or the data can't be sent to a worker process ({error}): keep "
+            "locks, open files and connections out of them, or use Synchronous(workers=1)."
+        ) from error
 
 
 def _no_task(number: int) -> Task:

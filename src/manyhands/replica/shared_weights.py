@@ -58,19 +58,30 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def refuse_what_cannot_be_shared(model: nn.Module) -> None:
-    """Raise ModelError for weights that lock-free workers can't train, saying what to change."""
-    storages: dict[int, str] = {}
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise ModelError for parameters that have no shape yet."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ModelError(
                 f"Parameter '{name}' has no shape yet (a lazy module): run one batch through the "
                 "model before training."
             )
+
+
+def refuse_what_cannot_be_shared(model: nn.Module) -> None:
+    """Raise ModelError for weights that lock-free workers can't train, saying what to change."""
+    refuse_lazy(model)
+    storages: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ModelError(
                 f"Parameter '{name}' is {parameter.dtype}; lock-free workers train torch.float32: "
                 "call model.float() or use Synchronous(workers=1)."
+            )
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise ModelError(
+                f"Parameter '{name}' has a gradient hook, which worker processes would not see: "
+                "remove it, or use Synchronous(workers=1)."
             )
         if parameter.device.type != "cpu":
             raise ModelError(

@@ -68,19 +68,26 @@ def native_rule(rule: Rule) -> kernels.Rule:
 
 
 class PlanStep:
-    """A step through the native plan: no Python between the batches of a piece."""
+    """A step through the native plan: no Python between the batches of a piece.
 
-    def __init__(self, plan: kernels.Plan) -> None:
+    `without` trains the pieces that the plan can't.
+    """
+
+    def __init__(self, plan: kernels.Plan, without: AutogradStep) -> None:
         self._plan = plan
+        self._without = without
 
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
         inputs, targets = batches
+        if int(targets.min()) < 0:  # PyTorch's losses leave out samples marked with -100
+            return self._without.train(batches, batch_size, rates, first_step)
         losses = np.full(len(rates), math.nan)
         done = self._plan.train(inputs, targets, batch_size, rates, first_step, losses)
         return losses[: min(done + 1, len(rates))]
 
 
-def _as_it_is(batch: Any) -> Any:
+def as_it_is(batch: Any) -> Any:
+    """No arrangement."""
     return batch
 
 
@@ -94,7 +101,7 @@ class AutogradStep:
         rule: Rule,
         states: States,
         *,
-        arrange: Callable[[Any], Any] = _as_it_is,
+        arrange: Callable[[Any], Any] = as_it_is,
     ) -> None:
         self._model = model
         self._step = step
@@ -120,7 +127,7 @@ class AutogradStep:
 
     def _update(self, rate: float, step: int) -> None:
         moved = [(name, p, p.grad) for name, p in self._parameters if p.grad is not None]
-        scale = self._clipping([gradient for _, _, gradient in moved])
+        scale = clipping(self._rule, [_values(gradient) for _, _, gradient in moved])
         dense = [(n, p, g) for n, p, g in moved if g.layout == torch.strided]
         kernels.update(
             self._native_rule,
@@ -163,14 +170,13 @@ class AutogradStep:
             self._states[name],
         )
 
-    def _clipping(self, gradients: Sequence[torch.Tensor]) -> float:
-        if self._rule.clip_norm is None:
-            return 1.0
-        values = [
-            flat(g) if g.layout == torch.strided else flat(g.coalesce().values()) for g in gradients
-        ]
-        norm = math.sqrt(kernels.squared_norm(values))
-        return min(1.0, self._rule.clip_norm / (norm + 1e-6))
+
+def clipping(rule: Rule, gradients: Sequence[torch.Tensor]) -> float:
+    """The factor that brings gradients down to the rule's norm, as `clip_grad_norm_` has it."""
+    if rule.clip_norm is None:
+        return 1.0
+    norm = math.sqrt(kernels.squared_norm(gradients))
+    return min(1.0, rule.clip_norm / (norm + 1e-6))
 
 
 def cut(batches: Any, batch_size: int, count: int) -> list[Any]:
@@ -190,6 +196,11 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.permute(0, 2, 3, 1).reshape(-1)
     return tensor.contiguous().view(-1)
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    dense = gradient.layout == torch.strided
+    return flat(gradient) if dense else flat(gradient.coalesce().values())
 
 
 def _like(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from manyhands import kernels
-from manyhands.errors import ManyhandsError
+from manyhands.errors import ManyhandsError, in_a_sentence
 from manyhands.replica.arena import Arena, loads
 
 
@@ -26,7 +26,7 @@ class Failure:
 
     def __init__(self, error: BaseException) -> None:
         self.known = error if isinstance(error, ManyhandsError) else None
-        self.summary = f"{type(error).__name__}: {error}".split("\n")[0]
+        self.summary = in_a_sentence(error)
         self.traceback = "".join(traceback.format_exception(error))
 
 

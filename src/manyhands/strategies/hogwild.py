@@ -21,7 +21,6 @@ workers need no common clock.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,33 +28,24 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher, Request
 from manyhands.data.source import epoch_order
 from manyhands.errors import ConfigError, TrainingDiverged
+from manyhands.optim.rules import Rule
 from manyhands.replica import plan as native_plan
-from manyhands.replica.arena import Arena
 from manyhands.replica.board import Board
 from manyhands.replica.chain import Unplannable
 from manyhands.replica.layout import channels_last, likes_channels_last
-from manyhands.replica.pool import WorkerPool
-from manyhands.replica.shared_weights import (
-    SharedWeights,
-    refuse_what_cannot_be_shared,
-    share,
-    unshare,
-)
-from manyhands.replica.steps import AutogradStep, PlanStep, Step, flat
+from manyhands.replica.pool import usable_cores
+from manyhands.replica.shared_weights import SharedWeights, refuse_what_cannot_be_shared
+from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
 from manyhands.replica.worker_process import Ready
 from manyhands.strategies.divergence import diverged
-from manyhands.strategies.strategy import (
-    EpochSummary,
-    Session,
-    Strategy,
-    TrainingJob,
-    load_shared,
-)
+from manyhands.strategies.shared_session import SharedSession
+from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
 from manyhands.telemetry.events import Note, Progress
 
 _SAMPLES_PER_PIECE = 256
@@ -78,7 +68,7 @@ class Hogwild(Strategy):
     name: ClassVar[str] = "hogwild"
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
+        if self.workers is not None and (not isinstance(self.workers, int) or self.workers < 1):
             raise ConfigError(
                 f"Hogwild: workers is {self.workers!r}; expected at least 1, or None for one per "
                 "core."
@@ -86,10 +76,12 @@ class Hogwild(Strategy):
 
     @property
     def worker_count(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or usable_cores()
+
+    def check(self, model: nn.Module, rule: Rule) -> None:
+        refuse_what_cannot_be_shared(model)
 
     def start(self, job: TrainingJob) -> Session:
-        refuse_what_cannot_be_shared(job.model)
         return HogwildSession(job, self.worker_count, share_batch=self.share_batch)
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,7 +131,7 @@ class HogwildWorker:
     channels_last: bool
 
     def run(self, channel: Connection) -> None:
-        torch.manual_seed(self.job.seed * 1000 + self.number)
+        torch.manual_seed(self.job.worker_seed(self.number))
         board, step = Board(*self.board), self._step()
         channel.send(Ready())
         while True:
@@ -149,33 +141,32 @@ class HogwildWorker:
 
     def _step(self) -> Step:
         job, states = self.job, self.weights.states_of(self.number)
+        arrange = channels_last if self.channels_last else as_it_is
+        autograd = AutogradStep(job.model, job.step, job.rule, states, arrange=arrange)
         if self.plan is None:
-            if self.channels_last:
-                return AutogradStep(job.model, job.step, job.rule, states, arrange=channels_last)
-            return AutogradStep(job.model, job.step, job.rule, states)
-        return PlanStep(
-            native_plan.build(
-                self.plan,
-                job.model,
-                job.rule,
-                states,
-                max_batch=job.batch_size,
-                seed=job.seed * 1000 + self.number,
-            )
+            return autograd
+        plan = native_plan.build(
+            self.plan,
+            job.model,
+            job.rule,
+            states,
+            max_batch=job.batch_size,
+            seed=job.worker_seed(self.number),
         )
+        return PlanStep(plan, autograd)
 
     def _train(self, start: EpochStart, board: Board, step: Step) -> Diverged | None:
         requests = self._requests(start, board)
         with Prefetcher(self.job.source, requests, depth=1) as pieces:
             for request, batches in pieces:
                 assert isinstance(request, PieceRequest)
-                failed = self._train_piece(start.epoch, request, batches, board, step)
-                if failed is not None:
+                losses = self._train_piece(start.epoch, request, batches, step)
+                if isinstance(losses, Diverged):
                     board.stop()
-                    return failed
+                    return losses
+                board.finish(request.piece, self.number, len(request.indices), losses)
                 if board.stopped:
                     break
-                board.finish(request.piece)
         return None
 
     def _requests(self, start: EpochStart, board: Board) -> Iterator[PieceRequest]:
@@ -194,12 +185,13 @@ class HogwildWorker:
             yield PieceRequest(indices, job.piece_seed(start.epoch, piece), piece)
 
     def _train_piece(
-        self, epoch: int, request: PieceRequest, batches: Any, board: Board, step: Step
-    ) -> Diverged | None:
+        self, epoch: int, request: PieceRequest, batches: Any, step: Step
+    ) -> float | Diverged:
+        """Train on a piece; its mean loss."""
         job, size = self.job, self.job.batch_size
         first_batch = request.piece * (piece_samples(job) // size)
         samples = len(request.indices)
-        count = -(-samples // size)
+        count, total = -(-samples // size), 0.0
         # Without an average one call trains the piece; with one, the average moves in between.
         stride = count if job.ema is None else min(job.ema.every, count)
         for offset in range(0, count, stride):
@@ -211,9 +203,9 @@ class HogwildWorker:
             if not math.isfinite(losses[-1]):
                 return Diverged(epoch, number + len(losses) - 1, float(losses[-1]))
             done = min((offset + stride) * size, samples) - offset * size
-            board.count(self.number, done, float(losses.mean()))
+            total += float(losses.mean()) * done
             self._average(first_step, len(losses))
-        return None
+        return total / samples
 
     def _average(self, first_step: int, steps: int) -> None:
         # Two workers may average at once and lose a part of one another's contribution: the next
@@ -237,29 +229,20 @@ def _part(batches: Any, start: int, stop: int, *, whole: bool) -> Any:
     return batches if whole else tuple(tensor[start:stop] for tensor in batches)
 
 
-class HogwildSession(Session):
+class HogwildSession(SharedSession):
     """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
 
     def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
-        self._job = job.shared_out(workers) if share_batch else job
-        self._rate_scale = self._job.rule.lr / job.rule.lr if job.rule.lr else 1.0
-        self._whole = job
-        self._workers = workers
         self._plan, reason = _planned(job)
         self._channels_last = self._plan is None and likes_channels_last(
             job.model, job.step, job.sample
         )
-        self._weight_arena, self._weights = share(
-            job.model,
-            job.rule,
-            workers=workers,
-            averaging=job.ema is not None,
-            channels_last=self._channels_last,
-        )
-        self._data_arena, self._worker_job, self._board_tensors = self._place_data()
+        shared = job.shared_out(workers) if share_batch else job
+        super().__init__(shared, workers, channels_last=self._channels_last)
+        self._whole = job
+        self._rate_scale = shared.rule.lr / job.rule.lr if job.rule.lr else 1.0
+        self._worker_job, self._board_tensors = self._place_data()
         self._board = Board(*self._board_tensors)
-        arenas = [self._weight_arena, self._data_arena]
-        self._pool = WorkerPool(self._task, workers=workers, arenas=arenas)
         job.emit(Note(message=_describe_form(workers, reason)))
 
     def train_epoch(self, epoch: int) -> EpochSummary:
@@ -271,15 +254,21 @@ class HogwildSession(Session):
         training = set(range(self._workers))
         while training:
             for number, message in self._pool.receive(_LOOK_EVERY_S):
-                if self._handle(number, message, epoch):
+                if self._is_done(number, message, epoch):
                     training.discard(number)
+                else:
+                    training.add(number)
+            if not training and self._board.unfinished:
+                # Somebody died between claiming a piece and signing for it.
+                self._pool.send(0, EpochStart(epoch, self._board.unfinished))
+                training.add(0)
             self._show(epoch, time.monotonic() - started)
         return self._summary(epoch, time.monotonic() - started)
 
-    def _handle(self, number: int, message: object, epoch: int) -> bool:
+    def _is_done(self, number: int, message: object, epoch: int) -> bool:
         """Act on a worker's message; True when that worker is done with the epoch."""
         if isinstance(message, EpochDone):
-            return True
+            return message.epoch == epoch
         if isinstance(message, Diverged):
             raise self._divergence(message)
         returned = self._board.unfinished_of(number)
@@ -300,6 +289,8 @@ class HogwildSession(Session):
 
     def _show(self, epoch: int, seconds: float) -> None:
         job, samples = self._job, self._board.samples
+        if not samples:
+            return
         step = epoch * job.batches_per_epoch + samples // job.batch_size
         self._job.emit(
             Progress(
@@ -327,41 +318,19 @@ class HogwildSession(Session):
         """The rate of a step as the user counts it, for a whole batch."""
         return float(self._job.rates(step, 1)[0]) / self._rate_scale
 
-    def averaged(self) -> dict[str, torch.Tensor] | None:
-        return dict(self._weights.averaged) if self._job.ema else None
-
-    def optimizer_state(self) -> dict[str, torch.Tensor]:
-        return self._weights.named_states(self._job.rule)
-
-    def load(
-        self,
-        optimizer: dict[str, torch.Tensor],
-        averaged: dict[str, torch.Tensor] | None,
-        step: int,
-    ) -> None:
-        del step  # a step's number follows from its batch's
-        load_shared(self._weights, self._job, optimizer, averaged)
-
     def close(self) -> None:
-        try:
-            self._board.stop()
-            self._pool.close()
-        finally:
-            unshare(self._job.model)
-            self._weight_arena.close()
-            self._data_arena.close()
+        self._board.stop()
+        super().close()
 
     def _place_data(
         self,
-    ) -> tuple[Arena, TrainingJob, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    ) -> tuple[TrainingJob, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         job = self._job
         pieces = -(-job.samples_per_epoch // piece_samples(job))
-        board = Board.blank(pieces, self._workers)
-        data = job.source.tensors()
-        arena = Arena.with_room_for([*data, *board])
-        source = job.source.with_tensors([arena.place(tensor) for tensor in data])
-        placed = (arena.place(board[0]), arena.place(board[1]), arena.place(board[2]))
-        return arena, job.for_workers(source), placed
+        *data, counters, owners, losses = self._place(
+            [*job.source.tensors(), *Board.blank(pieces, self._workers)]
+        )
+        return job.for_workers(job.source.with_tensors(data)), (counters, owners, losses)
 
     def _task(self, number: int) -> HogwildWorker:
         return HogwildWorker(

@@ -23,24 +23,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ModelError
-from manyhands.replica.arena import Arena
-from manyhands.replica.pool import WorkerPool
-from manyhands.replica.shared_weights import (
-    refuse_what_cannot_be_shared,
-    share,
-    trainable,
-    unshare,
-)
-from manyhands.replica.steps import flat, native_rule
+from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
+from manyhands.replica.steps import clipping, flat, native_rule
 from manyhands.replica.worker_process import Ready
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
-from manyhands.strategies.strategy import EpochSummary, Session, TrainingJob, load_shared
+from manyhands.strategies.shared_session import SharedSession
+from manyhands.strategies.strategy import EpochSummary, TrainingJob
 from manyhands.telemetry.events import Note
 
 _LOOK_EVERY_S = 0.2
@@ -77,7 +72,7 @@ class SharedBatchWorker:
     gradients: dict[str, torch.Tensor]
 
     def run(self, channel: Connection) -> None:
-        torch.manual_seed(self.job.seed * 1000 + self.number)
+        torch.manual_seed(self.job.worker_seed(self.number))
         if self.number > 0:  # BatchNorm statistics follow worker 0's shares, as in DDP
             for buffer in self.job.model.buffers():
                 buffer.data = buffer.detach().clone()
@@ -96,7 +91,12 @@ class SharedBatchWorker:
                 channel.send(self._compute(request, batch))
 
     def _share(self, request: BatchRequest) -> BatchRequest:
-        mine = share_of(len(request.indices), self.workers, self.number)
+        samples = len(request.indices)
+        # BatchNorm can't normalise a single sample: a short batch goes to fewer workers.
+        workers = (
+            min(self.workers, max(1, samples // 2)) if self.job.has_batch_norm else self.workers
+        )
+        mine = share_of(samples, workers, self.number)
         return BatchRequest(request.indices[mine], request.seed + self.number, request.batch)
 
     def _compute(self, request: BatchRequest, batch: Any) -> ShareDone:
@@ -122,26 +122,20 @@ class SharedBatchWorker:
 def share_of(samples: int, workers: int, number: int) -> slice:
     """The part of a batch that a worker takes: parts differ by one sample at most, and the last
     ones are empty when there are fewer samples than workers."""
+    if number >= workers:
+        return slice(0, 0)
     small, larger = divmod(samples, workers)
     start = number * small + min(number, larger)
     return slice(start, start + small + (1 if number < larger else 0))
 
 
-class SharedBatchSession(Session):
+class SharedBatchSession(SharedSession):
     """The driver's side: hands out batches, adds gradients, applies the rule."""
 
     def __init__(self, job: TrainingJob, workers: int) -> None:
-        refuse_what_cannot_be_shared(job.model)
-        _refuse_sparse(job)
-        self._job = job
-        self._workers = workers
+        super().__init__(job, workers)
         self._rule = native_rule(job.rule)
-        self._weight_arena, self._weights = share(
-            job.model, job.rule, averaging=job.ema is not None
-        )
-        self._work_arena, self._worker_job, self._gradients = self._place_work()
-        arenas = [self._weight_arena, self._work_arena]
-        self._pool = WorkerPool(self._task, workers=workers, arenas=arenas)
+        self._worker_job, self._gradients = self._place_work()
         job.emit(Note(message=f"Synchronous: every batch shared among {workers} workers"))
 
     def train_epoch(self, epoch: int) -> EpochSummary:
@@ -187,57 +181,26 @@ class SharedBatchSession(Session):
         gradients = [flat(g) for g in first.values()]
         weights = [flat(self._weights.parameters[name]) for name in first]
         states = [[flat(s) for s in self._weights.states_of(0)[name]] for name in first]
-        scale = self._clipping(gradients)
+        scale = clipping(self._job.rule, gradients)
         kernels.update(self._rule, rate, step + 1, scale, weights, gradients, states)
         ema = self._job.ema
         if ema is not None and (step + 1) % ema.every == 0:
             averaged = [flat(self._weights.averaged[name]) for name in first]
             kernels.average(averaged, weights, ema.decay_over(step, ema.every))
 
-    def _clipping(self, gradients: list[torch.Tensor]) -> float:
-        limit = self._job.rule.clip_norm
-        if limit is None:
-            return 1.0
-        return min(1.0, limit / (math.sqrt(kernels.squared_norm(gradients)) + 1e-6))
-
     def _indices(self, epoch: int, batch: int) -> list[int]:
         job, size = self._job, self._job.batch_size
         order = epoch_order(len(job.source), epoch=epoch, seed=job.seed, shuffle=job.shuffle)
         return [int(index) for index in order[batch * size : (batch + 1) * size]]
 
-    def averaged(self) -> dict[str, torch.Tensor] | None:
-        return dict(self._weights.averaged) if self._job.ema else None
-
-    def optimizer_state(self) -> dict[str, torch.Tensor]:
-        return self._weights.named_states(self._job.rule)
-
-    def load(
-        self,
-        optimizer: dict[str, torch.Tensor],
-        averaged: dict[str, torch.Tensor] | None,
-        step: int,
-    ) -> None:
-        del step  # a step's number follows from its batch's
-        load_shared(self._weights, self._job, optimizer, averaged)
-
-    def close(self) -> None:
-        try:
-            self._pool.close()
-        finally:
-            unshare(self._job.model)
-            self._weight_arena.close()
-            self._work_arena.close()
-
-    def _place_work(self) -> tuple[Arena, TrainingJob, list[dict[str, torch.Tensor]]]:
-        job = self._job
+    def _place_work(self) -> tuple[TrainingJob, list[dict[str, torch.Tensor]]]:
+        job, parameters = self._job, self._weights.parameters
         data = job.source.tensors()
-        parameters = self._weights.parameters
-        arena = Arena.with_room_for([*data, *(list(parameters.values()) * self._workers)])
-        source = job.source.with_tensors([arena.place(tensor) for tensor in data])
-        gradients = [
-            {name: arena.place(p) for name, p in parameters.items()} for _ in range(self._workers)
-        ]
-        return arena, job.for_workers(source), gradients
+        placed = self._place([*data, *(list(parameters.values()) * self._workers)])
+        source = job.source.with_tensors(placed[: len(data)])
+        rest = iter(placed[len(data) :])
+        gradients = [{name: next(rest) for name in parameters} for _ in range(self._workers)]
+        return job.for_workers(source), gradients
 
     def _task(self, number: int) -> SharedBatchWorker:
         return SharedBatchWorker(
@@ -248,8 +211,10 @@ class SharedBatchSession(Session):
         )
 
 
-def _refuse_sparse(job: TrainingJob) -> None:
-    for name, module in job.model.named_modules():
+def refuse_what_cannot_be_added_up(model: nn.Module) -> None:
+    """Raise ModelError for models whose gradients several processes can't add up."""
+    refuse_what_cannot_be_shared(model)
+    for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise ModelError(
                 f"'{name}' has sparse gradients, which Synchronous can't add up among several "

@@ -6,6 +6,7 @@ run and what is done with the result are other people's affairs.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +21,6 @@ from manyhands.data.source import Source
 from manyhands.errors import ConfigError
 from manyhands.optim.rules import Adagrad, Rule
 from manyhands.optim.schedules import RateFactor
-from manyhands.replica.shared_weights import SharedWeights
 from manyhands.replica.steps import StepFunction
 from manyhands.telemetry.events import Event
 
@@ -74,7 +74,7 @@ class TrainingJob:
         a single sample.
         """
         full, rest = divmod(len(self.source), self.batch_size)
-        if rest == 1 and full and self._has_batch_norm():
+        if rest == 1 and full and self.has_batch_norm:
             return full
         return full + (1 if rest else 0)
 
@@ -99,6 +99,10 @@ class TrainingJob:
         """What fixes the randomness of one fetched piece, on whichever worker fetches it."""
         return ((self.seed * 1_000_003 + epoch) * 1_000_003 + piece) & 0x7FFF_FFFF_FFFF_FFFF
 
+    def worker_seed(self, number: int) -> int:
+        """What a worker process starts its own generators from; another for every process."""
+        return self.piece_seed(os.getpid(), number)
+
     def shared_out(self, workers: int) -> TrainingJob:
         """The same training in steps of a worker's share of the batch.
 
@@ -116,9 +120,11 @@ class TrainingJob:
 
     def _smallest_share(self) -> int:
         # BatchNorm needs samples to normalise over: shares stay large enough for its statistics.
-        return min(self.batch_size, _BATCH_NORM_SAMPLES) if self._has_batch_norm() else 1
+        return min(self.batch_size, _BATCH_NORM_SAMPLES) if self.has_batch_norm else 1
 
-    def _has_batch_norm(self) -> bool:
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether the model normalises over its batch."""
         batch_norm = nn.modules.batchnorm._BatchNorm
         return any(isinstance(module, batch_norm) for module in self.model.modules())
 
@@ -191,8 +197,12 @@ class Strategy(ABC):
         """How many workers will train."""
 
     @abstractmethod
+    def check(self, model: nn.Module, rule: Rule) -> None:
+        """Raise ModelError for what this strategy can't train, before anything starts."""
+
+    @abstractmethod
     def start(self, job: TrainingJob) -> Session:
-        """Begin: refuses what it can't train with ConfigError before starting anything."""
+        """Begin a job whose model was checked."""
 
     def to_dict(self) -> dict[str, Any]:
         """The strategy as plain values, for a run's configuration."""
@@ -215,18 +225,3 @@ def checked_state(
                 f"The checkpoint's {what} has shape {tuple(found[name].shape)} for '{name}', this "
                 f"run {tuple(tensor.shape)}: resume with the same model."
             )
-
-
-def load_shared(
-    weights: SharedWeights,
-    job: TrainingJob,
-    optimizer: dict[str, torch.Tensor],
-    averaged: dict[str, torch.Tensor] | None,
-) -> None:
-    """Fill shared optimizer state and average from a checkpoint, after checking that they fit."""
-    checked_state(weights.named_states(job.rule), optimizer, "optimizer state")
-    weights.load_states(job.rule, optimizer)
-    if job.ema is not None:
-        checked_state(weights.averaged, averaged or {}, "average")
-        for name, tensor in weights.averaged.items():
-            tensor.copy_((averaged or {})[name])

@@ -7,17 +7,24 @@ same threads. With several, every batch is shared out among processes (`shared_b
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
-from manyhands.data.prefetch import Prefetcher
-from manyhands.errors import ConfigError, ModelError
-from manyhands.replica.shared_weights import trainable
+from manyhands.data.prefetch import Prefetcher, Request
+from manyhands.errors import ConfigError, ModelError, WorkerError, in_a_sentence
+from manyhands.optim.rules import Adam, Rule
+from manyhands.replica.shared_weights import refuse_lazy, trainable
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
-from manyhands.strategies.shared_batch import SharedBatchSession
+from manyhands.strategies.shared_batch import (
+    SharedBatchSession,
+    refuse_what_cannot_be_added_up,
+)
 from manyhands.strategies.strategy import (
     EpochSummary,
     Session,
@@ -36,17 +43,54 @@ class Synchronous(Strategy):
     name: ClassVar[str] = "synchronous"
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if not isinstance(self.workers, int) or self.workers < 1:
             raise ConfigError(f"Synchronous: workers is {self.workers!r}; expected at least 1.")
 
     @property
     def worker_count(self) -> int:
         return self.workers
 
+    def check(self, model: nn.Module, rule: Rule) -> None:
+        if self.workers > 1:
+            refuse_what_cannot_be_added_up(model)
+        elif not trainable(model):
+            raise ModelError("The model has no trainable parameter: nothing requires a gradient.")
+        else:
+            refuse_lazy(model)
+            _refuse_sparse(model, rule)
+
     def start(self, job: TrainingJob) -> Session:
         if self.workers == 1:
             return SingleSession(job)
         return SharedBatchSession(job, self.workers)
+
+
+def _refuse_sparse(model: nn.Module, rule: Rule) -> None:
+    """What `torch.optim` would answer with a stack trace."""
+    sparse = [name for name, module in model.named_modules() if getattr(module, "sparse", False)]
+    if not sparse:
+        return
+    if isinstance(rule, Adam):
+        raise ModelError(
+            f"'{sparse[0]}' has sparse gradients, which torch.optim.{type(rule).__name__} can't "
+            "follow: use SGD, Adagrad, Hogwild or sparse=False."
+        )
+    if rule.clip_norm is not None:
+        raise ModelError(
+            f"'{sparse[0]}' has sparse gradients, which PyTorch can't clip: use Hogwild, "
+            "sparse=False or no clip_norm."
+        )
+
+
+@contextmanager
+def _fetched(job: TrainingJob, epoch: int) -> Iterator[Iterable[tuple[Request, Any]]]:
+    """The epoch's batches, read ahead unless reading draws from PyTorch's own generator."""
+    requests = batch_requests(job, epoch)
+    if not job.source.seeded:  # a second thread would draw in an order that changes by chance
+        yield ((r, job.source.fetch(r.indices, seed=r.seed)) for r in requests)
+        return
+    with Prefetcher(job.source, requests, depth=2) as batches:
+        yield batches
 
 
 class SingleSession(Session):
@@ -55,8 +99,6 @@ class SingleSession(Session):
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._parameters = trainable(job.model)
-        if not self._parameters:
-            raise ModelError("The model has no trainable parameter: nothing requires a gradient.")
         self._optimizer = job.rule.torch_optimizer(self._parameters.values())
         self._averaged = (
             {name: p.detach().clone() for name, p in self._parameters.items()} if job.ema else {}
@@ -64,12 +106,17 @@ class SingleSession(Session):
 
     def train_epoch(self, epoch: int) -> EpochSummary:
         job, account, rate = self._job, EpochAccount(self._job, epoch), 0.0
-        with Prefetcher(job.source, batch_requests(job, epoch), depth=2) as batches:
+        with _fetched(job, epoch) as batches:
             for request, batch in batches:
                 assert isinstance(request, BatchRequest)
                 step = epoch * job.batches_per_epoch + request.batch
                 rate = float(job.rates(step, 1)[0])
-                loss = self._train(batch, rate)
+                try:
+                    loss = self._train(batch, rate)
+                except Exception as error:  # the user's model and loss may raise anything
+                    raise WorkerError(
+                        f"Training failed at step {step}: {in_a_sentence(error)}"
+                    ) from error
                 if not math.isfinite(loss):
                     raise diverged(epoch, request.batch, step, loss, request.indices.tolist())
                 self._average(step)

@@ -172,3 +172,36 @@ def test_a_net_read_wrongly_is_noticed():
         (*description.layers, plan.Layer("relu", {})), description.input_shape, 0.0
     )
     assert not plan.agrees_with_torch(wrong, model, BATCH)
+
+
+class GlobalPool(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(1, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(F.max_pool2d(x, x.size()[2:]).flatten(1))
+
+
+def test_a_geometry_that_is_computed_is_left_to_autograd():
+    with pytest.raises(Unplannable, match="computed"):
+        plan.describe(GlobalPool(), LossStep(F.cross_entropy), BATCH)
+
+
+def test_a_loss_that_ignores_a_class_is_left_to_autograd():
+    with pytest.raises(Unplannable, match="CrossEntropyLoss"):
+        plan.describe(Viewed(), LossStep(nn.CrossEntropyLoss(ignore_index=0)), BATCH)
+
+
+def test_layers_that_share_a_bias_are_left_to_autograd():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Linear(3, 3))
+    model[2].bias = model[1].bias
+    with pytest.raises(Unplannable, match="share a weight"):
+        plan.describe(model, LossStep(F.cross_entropy), BATCH)
+
+
+def test_dropout_kept_in_evaluation_mode_drops_nothing():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9))
+    assert [layer.kind for layer in read_chain(model)] == ["linear", "dropout"]
+    model[1].eval()
+    assert [layer.kind for layer in read_chain(model)] == ["linear"]

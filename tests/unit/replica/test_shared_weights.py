@@ -75,6 +75,13 @@ def test_what_cannot_be_shared_is_refused(model, words):
         refuse_what_cannot_be_shared(model)
 
 
+def test_gradient_hooks_are_refused():
+    model = nn.Linear(2, 2)
+    model.weight.register_hook(lambda gradient: gradient * 0)
+    with pytest.raises(ModelError, match="gradient hook"):
+        refuse_what_cannot_be_shared(model)
+
+
 def test_two_parameters_over_one_memory_are_refused():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight.data = model[0].weight.data

@@ -1,5 +1,7 @@
 """The autograd step does what a torch optimizer does; sparse gradients touch their rows alone."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +137,13 @@ def test_channels_last_is_for_models_that_can_take_it():
     assert likes_channels_last(conv_net(), step, batch)
     assert not likes_channels_last(Viewing(), step, batch)
     assert not likes_channels_last(nn.Linear(6, 3), step, batch)
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def test_a_named_tuple_stays_one():
+    arranged = channels_last(Pair(torch.randn(2, 3, 4, 4), torch.zeros(2)))
+    assert arranged.image.is_contiguous(memory_format=torch.channels_last)
