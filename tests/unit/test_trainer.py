@@ -409,3 +409,25 @@ def test_a_run_goes_on_with_another_strategy(make_trainer):
     )
     assert [record["epoch"] for record in result.history] == [0, 1, 2]
     assert result.accuracy > 0.9
+
+
+def test_a_disk_that_fills_costs_the_checkpoint_and_not_the_weights(make_trainer, monkeypatch):
+    from manyhands import training_run
+    from manyhands.telemetry.event_log import read_events
+
+    save = training_run.checkpoints.save
+
+    def full(directory, checkpoint):
+        if checkpoint.epoch > 0:
+            raise CheckpointError("No space left on device.")
+        return save(directory, checkpoint)
+
+    monkeypatch.setattr(training_run.checkpoints, "save", full)
+    trainer = make_trainer()
+    with pytest.raises(CheckpointError, match="No space"):
+        trainer.fit(blobs(64), epochs=3)
+    events = read_events(trainer.last_run / "events.jsonl")
+    assert sum(event["event"] == "EpochEnded" for event in events) == 3
+    assert sum(event.get("warning", False) for event in events) == 2
+    assert events[-1]["reason"] == "failed"
+    assert (trainer.last_run / "model.safetensors").exists()
