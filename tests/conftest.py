@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import torch
 from torch import nn
 
 import manyhands as mh
+
+# Tests press Ctrl-C in processes of their own; a shell that started us in the background has made
+# every child deaf to it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def blobs(samples: int = 512, classes: int = 4, features: int = 20, seed: int = 0):

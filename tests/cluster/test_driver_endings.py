@@ -47,14 +47,29 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _no_driver_outlives_its_test():
+    yield
+    for driver in started:
+        if driver.poll() is None:
+            driver.kill()
+            driver.communicate()
+    started.clear()
+
+
+started: list[subprocess.Popen[str]] = []
+
+
 def start(script: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    driver = subprocess.Popen(
         [sys.executable, str(script), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    started.append(driver)
+    return driver
 
 
 def epochs_done(run: Path) -> int:
