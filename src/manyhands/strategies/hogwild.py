@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from manyhands import kernels
-from manyhands.data.prefetch import Prefetcher, Request
+from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ConfigError, TrainingDiverged
 from manyhands.optim.rules import Rule
@@ -44,11 +44,17 @@ from manyhands.replica.shared_weights import SharedWeights, refuse_what_cannot_b
 from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
 from manyhands.replica.worker_process import Ready
 from manyhands.strategies.divergence import diverged
+from manyhands.strategies.pieces import (
+    PieceRequest,
+    first_batch,
+    part_of,
+    piece_request,
+    pieces_per_epoch,
+)
 from manyhands.strategies.shared_session import SharedSession
 from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
 from manyhands.telemetry.events import Note, Progress
 
-_SAMPLES_PER_PIECE = 256
 _LOOK_EVERY_S = 0.2
 
 
@@ -113,13 +119,6 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRequest(Request):
-    """A request for a piece that remembers which piece it is."""
-
-    piece: int
-
-
-@dataclass(frozen=True, slots=True)
 class HogwildWorker:
     """What a worker process runs. Everything large in it is a pointer into shared memory."""
 
@@ -170,10 +169,8 @@ class HogwildWorker:
         return None
 
     def _requests(self, start: EpochStart, board: Board) -> Iterator[PieceRequest]:
-        job, size = self.job, piece_samples(self.job)
-        order = epoch_order(len(job.source), epoch=start.epoch, seed=job.seed, shuffle=job.shuffle)[
-            : job.samples_per_epoch
-        ]
+        job = self.job
+        order = epoch_order(len(job.source), epoch=start.epoch, seed=job.seed, shuffle=job.shuffle)
         returned = iter(start.returned)
         while True:
             piece = next(returned, None)
@@ -181,22 +178,20 @@ class HogwildWorker:
                 piece = board.claim(self.number)
             if piece is None:
                 return
-            indices = order[piece * size : (piece + 1) * size]
-            yield PieceRequest(indices, job.piece_seed(start.epoch, piece), piece)
+            yield piece_request(job, order, start.epoch, piece)
 
     def _train_piece(
         self, epoch: int, request: PieceRequest, batches: Any, step: Step
     ) -> float | Diverged:
         """Train on a piece; its mean loss."""
         job, size = self.job, self.job.batch_size
-        first_batch = request.piece * (piece_samples(job) // size)
         samples = len(request.indices)
         count, total = -(-samples // size), 0.0
         # Without an average one call trains the piece; with one, the average moves in between.
         stride = count if job.ema is None else min(job.ema.every, count)
         for offset in range(0, count, stride):
-            number = first_batch + offset
-            part = _part(batches, offset * size, (offset + stride) * size, whole=stride == count)
+            number = first_batch(job, request.piece) + offset
+            part = part_of(batches, offset * size, (offset + stride) * size, whole=stride == count)
             first_step = epoch * job.batches_per_epoch + number
             rates = job.rates(first_step, min(stride, count - offset))
             losses = step.train(part, size, rates, first_step + 1)
@@ -216,17 +211,6 @@ class HogwildWorker:
         averaged = [flat(t) for t in self.weights.averaged.values()]
         weights = [flat(t) for t in self.weights.parameters.values()]
         kernels.average(averaged, weights, ema.decay_over(first_step, steps))
-
-
-def piece_samples(job: TrainingJob) -> int:
-    """Samples in a piece: whole batches, a few hundred samples where batches are small."""
-    if not job.source.sliceable:
-        return job.batch_size
-    return max(1, _SAMPLES_PER_PIECE // job.batch_size) * job.batch_size
-
-
-def _part(batches: Any, start: int, stop: int, *, whole: bool) -> Any:
-    return batches if whole else tuple(tensor[start:stop] for tensor in batches)
 
 
 class HogwildSession(SharedSession):
@@ -326,9 +310,8 @@ class HogwildSession(SharedSession):
         self,
     ) -> tuple[TrainingJob, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         job = self._job
-        pieces = -(-job.samples_per_epoch // piece_samples(job))
         *data, counters, owners, losses = self._place(
-            [*job.source.tensors(), *Board.blank(pieces, self._workers)]
+            [*job.source.tensors(), *Board.blank(pieces_per_epoch(job), self._workers)]
         )
         return job.for_workers(job.source.with_tensors(data)), (counters, owners, losses)
 

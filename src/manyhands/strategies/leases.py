@@ -1,0 +1,159 @@
+"""Leases of small pieces of an epoch, and when an epoch is over (Adam, section 3.2.5).
+
+No replica owns a part of the data: each asks for a piece when it has room for one, so a fast
+replica takes more, and the pieces of a lost one return to the pool. Decides and remembers; sends
+nothing and knows no clock, so every rule here is tested without a process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to train on one piece of an epoch."""
+
+    epoch: int
+    piece: int
+
+
+@dataclass(slots=True)
+class _Holder:
+    """What is known of one replica: what it trains on, what it asked for."""
+
+    leases: dict[Lease, int] = field(default_factory=dict)  # -> pieces finished when it was given
+    asked: int = 0
+
+
+class LeaseDesk:
+    """Hands out the pieces of the epochs that are open. Not thread-safe.
+
+    `share` of the replicas must have finished for an epoch to be over. The first `warm_pieces` of
+    the run go to one replica alone (DistBelief's warm start). With a `bound`, a replica waits while
+    another still trains on a piece that it was given more than `bound` finished pieces ago.
+    """
+
+    def __init__(
+        self, pieces: int, *, share: float, warm_pieces: int = 0, bound: int | None = None
+    ) -> None:
+        self._pieces = pieces
+        self._share = share
+        self._warm_pieces = warm_pieces
+        self._bound = bound
+        self._pool: deque[Lease] = deque()
+        self._holders: dict[int, _Holder] = {}
+        self._finished: dict[int, int] = {}
+        self._finished_in_all = 0
+        self._over: set[int] = set()
+
+    def open(self, epoch: int) -> None:
+        """Add the pieces of an epoch to the pool, behind what is left of the one before."""
+        if epoch not in self._finished:
+            self._finished[epoch] = 0
+            self._pool.extend(Lease(epoch, piece) for piece in range(self._pieces))
+
+    def join(self, replica: int) -> None:
+        """Let a replica ask for pieces."""
+        self._holders[replica] = _Holder()
+
+    def leave(self, replica: int) -> int:
+        """Forget a replica; how many of its pieces went back to the pool.
+
+        Pieces of an epoch that is over are not trained on again: that epoch counted without them.
+        """
+        holder = self._holders.pop(replica, _Holder())
+        returned = [lease for lease in holder.leases if not self.is_over(lease.epoch)]
+        self._pool.extendleft(reversed(returned))
+        return len(returned)
+
+    def ask(self, replica: int) -> None:
+        """Remember that a replica has room for one more piece."""
+        if replica in self._holders:
+            self._holders[replica].asked += 1
+
+    def grants(self) -> list[tuple[int, Lease]]:
+        """The leases that can be given now, each replica in turn; they count as given."""
+        given: list[tuple[int, Lease]] = []
+        while self._pool:
+            able = [number for number in sorted(self._holders) if self._may_have_one(number)]
+            if not able:
+                break
+            for number in able[: len(self._pool)]:
+                lease = self._pool.popleft()
+                self._holders[number].asked -= 1
+                self._holders[number].leases[lease] = self._finished_in_all
+                given.append((number, lease))
+        return given
+
+    def finish(self, replica: int, lease: Lease) -> bool:
+        """Count a piece as trained; False when the replica didn't hold it any more."""
+        holder = self._holders.get(replica)
+        if holder is None or holder.leases.pop(lease, None) is None:
+            return False
+        self._finished[lease.epoch] += 1
+        self._finished_in_all += 1
+        return True
+
+    def give_back(self, replica: int, lease: Lease) -> None:
+        """Return a piece that a replica will not train on."""
+        holder = self._holders.get(replica)
+        if holder is not None and holder.leases.pop(lease, None) is not None:
+            self._pool.appendleft(lease)
+
+    def is_over(self, epoch: int) -> bool:
+        """Whether nothing of the epoch is left to give and enough replicas are done with it.
+
+        Once over, an epoch stays so, whoever comes or goes.
+        """
+        if epoch not in self._over and self._is_done(epoch):
+            self._over.add(epoch)
+        return epoch in self._over
+
+    def _is_done(self, epoch: int) -> bool:
+        if epoch not in self._finished or any(lease.epoch == epoch for lease in self._pool):
+            return False
+        if self._finished[epoch] == self._pieces:
+            return True
+        busy = sum(
+            any(lease.epoch == epoch for lease in holder.leases)
+            for holder in self._holders.values()
+        )
+        done = len(self._holders) - busy
+        return bool(self._holders) and done >= math.ceil(self._share * len(self._holders))
+
+    def finished(self, epoch: int) -> int:
+        """Pieces of the epoch that were trained on."""
+        return self._finished.get(epoch, 0)
+
+    @property
+    def replicas(self) -> list[int]:
+        """The replicas that may ask."""
+        return sorted(self._holders)
+
+    def held_by(self, replica: int) -> int:
+        """Pieces that a replica trains on or has fetched."""
+        holder = self._holders.get(replica)
+        return len(holder.leases) if holder else 0
+
+    def _may_have_one(self, number: int) -> bool:
+        if not self._holders[number].asked:
+            return False
+        if self._finished_in_all < self._warm_pieces and number != min(self._holders):
+            return False
+        return self._bound is None or not self._is_too_far_ahead(number)
+
+    def _is_too_far_ahead(self, number: int) -> bool:
+        assert self._bound is not None
+        oldest = min(
+            (
+                given
+                for other, holder in self._holders.items()
+                if other != number
+                for given in holder.leases.values()
+            ),
+            default=self._finished_in_all,
+        )
+        return self._finished_in_all - oldest > self._bound
