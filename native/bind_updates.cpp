@@ -130,8 +130,8 @@ void average(const FloatsList& averaged, const std::vector<ConstFloats>& weights
 }
 
 void construct_rule(Rule* self, const std::string& name, double momentum, bool nesterov,
-                    double weight_decay, double beta1, double beta2, double eps) {
-  new (self) Rule(name, RuleSettings{momentum, nesterov, weight_decay, beta1, beta2, eps});
+                    double weight_decay, double beta1, double beta2, double eps, std::int64_t delay) {
+  new (self) Rule(name, RuleSettings{momentum, nesterov, weight_decay, beta1, beta2, eps, delay});
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ void bind_updates(nb::module_& m) {
   nb::class_<Rule>(m, "Rule")
       .def("__init__", &construct_rule, "name"_a, nb::kw_only(), "momentum"_a = 0.0,
            "nesterov"_a = false, "weight_decay"_a = 0.0, "beta1"_a = 0.9, "beta2"_a = 0.999,
-           "eps"_a = 1e-8)
+           "eps"_a = 1e-8, "delay"_a = 1)
       .def_prop_ro("states", &Rule::states);
   m.def("update", &update_all, "rule"_a, "lr"_a, "step"_a, "grad_scale"_a,
         nb::arg("weights").noconvert(), nb::arg("grads").noconvert(),

@@ -14,14 +14,36 @@ RuleKind kind_of(const std::string& name, const RuleSettings& settings) {
   if (name == "adagrad") return RuleKind::kAdagrad;
   if (name == "adam") return RuleKind::kAdam;
   if (name == "adamw") return RuleKind::kAdamW;
-  throw std::invalid_argument("The rule's name is '" + name +
-                              "'; expected sgd, adagrad, adam or adamw.");
+  if (name == "outer") return RuleKind::kOuter;
+  if (name == "accumulate") return RuleKind::kAccumulate;
+  throw std::invalid_argument(
+      "The rule's name is '" + name +
+      "'; expected sgd, adagrad, adam, adamw, outer or accumulate.");
+}
+
+void require_known_settings(RuleKind kind, const RuleSettings& s) {
+  if (s.delay < 1) {
+    throw std::invalid_argument("The outer rule's delay is " + std::to_string(s.delay) +
+                                "; expected 1 or more updates.");
+  }
+  if (s.delay != 1 && kind != RuleKind::kOuter) {
+    throw std::invalid_argument("Only the outer rule has a delay; leave it at 1.");
+  }
+  if (s.weight_decay != 0.0 && kind == RuleKind::kOuter) {
+    throw std::invalid_argument(
+        "The outer rule has no weight decay; give it to the replicas' own rule.");
+  }
+  if (s.momentum != 0.0 && kind == RuleKind::kAccumulate) {
+    throw std::invalid_argument("The accumulate rule has no momentum; the server's rule may.");
+  }
 }
 
 }  // namespace
 
 Rule::Rule(const std::string& name, const RuleSettings& chosen)
-    : kind(kind_of(name, chosen)), settings(chosen) {}
+    : kind(kind_of(name, chosen)), settings(chosen) {
+  require_known_settings(kind, chosen);
+}
 
 int Rule::states() const {
   switch (kind) {
@@ -29,6 +51,7 @@ int Rule::states() const {
       return 0;
     case RuleKind::kAdam:
     case RuleKind::kAdamW:
+    case RuleKind::kOuter:
       return 2;
     default:
       return 1;
@@ -53,6 +76,10 @@ RuleStep at_step(const Rule& rule, double rate, std::int64_t step, double grad_s
     out.beta2 = static_cast<float>(s.beta2);
     out.take2 = static_cast<float>(1.0 - s.beta2);
     if (rule.kind == RuleKind::kAdamW) out.decay = static_cast<float>(1.0 - rate * s.weight_decay);
+  }
+  if (rule.kind == RuleKind::kOuter) {
+    out.take1 = static_cast<float>(1.0 / static_cast<double>(s.delay));
+    out.due = step % s.delay == 0;
   }
   return out;
 }

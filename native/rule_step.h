@@ -8,7 +8,16 @@
 
 namespace mh {
 
-enum class RuleKind { kSgd, kMomentum, kNesterov, kAdagrad, kAdam, kAdamW };
+enum class RuleKind {
+  kSgd,
+  kMomentum,
+  kNesterov,
+  kAdagrad,
+  kAdam,
+  kAdamW,
+  kOuter,
+  kAccumulate,
+};
 
 struct RuleSettings {
   double momentum = 0.0;
@@ -17,13 +26,14 @@ struct RuleSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  std::int64_t delay = 1;  // outer: updates from one movement of the momentum to the next
 };
 
 struct Rule {
   RuleKind kind;
   RuleSettings settings;
 
-  // Throws std::invalid_argument for a name other than sgd, adagrad, adam or adamw.
+  // Throws std::invalid_argument for an unknown name and for settings that the rule does not have.
   Rule(const std::string& name, const RuleSettings& settings);
 
   // How many arrays of the weight's shape the rule keeps beside it.
@@ -37,11 +47,12 @@ struct RuleStep {
   float rate;      // step size, Adam's first bias correction included
   float momentum;  // SGD's momentum, or Adam's beta1
   float decay;     // added to the gradient as decay * weight; AdamW: share of the weight that stays
-  float take1;     // 1 - beta1, rounded once
+  float take1;     // 1 - beta1, rounded once; outer: 1 / delay
   float beta2;
   float take2;       // 1 - beta2
   float root_scale;  // Adam's second bias correction, multiplies the root
   float eps;
+  bool due;  // outer: the momentum moves at this step
 };
 
 // `step` counts from 1.

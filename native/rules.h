@@ -1,8 +1,8 @@
 // What a gradient does to a weight: one functor per rule, over one vector of weights.
 //
 // The flat walk (update.h) and the last step of the weight-gradient product (linear_backward.h)
-// both end here, so a rule is written once. The results equal torch.optim's to rounding.
-// The weights and states are shared with other processes that update them at the same time without
+// both end here, so a rule is written once. Rules that torch.optim has too
+// give its results to rounding. The weights and states are shared with other processes that update them at the same time without
 // locks (Adam, section 3.2.2): a lost update is one more source of noise to the network, and a
 // float is never torn on the machines we run on.
 #pragma once
@@ -91,6 +91,46 @@ struct AdamLike {
   }
 };
 
+// Delayed Nesterov momentum for pushes that sum many local steps (Liu et al. 2024, "Asynchronous
+// Local-SGD Training for Language Modeling", algorithm 3 with c = 0). The gradient is what a replica
+// moved by, base - local. Every push moves the weights by its own share; the momentum waits until
+// `delay` pushes were summed, so that pushes that come late and out of turn don't steer it each.
+template <bool kDue>
+struct Outer {
+  static constexpr int kStates = 2;
+  Vec scale, rate, momentum, share;
+  explicit Outer(const RuleStep& s)
+      : scale(splat(s.scale)),
+        rate(splat(-s.rate)),
+        momentum(splat(s.momentum)),
+        share(splat(s.take1)) {}
+  MH_INLINE void operator()(Vec grad, Vec& weight, Vec& speed, Vec& waiting) const {
+    const Vec g = scale * grad;
+    waiting = waiting + g;
+    Vec move = share * g;
+    if (kDue) {
+      speed = fma(momentum, speed, share * waiting);
+      waiting = zero();
+      move = fma(momentum, speed, move);
+    }
+    weight = fma(rate, move, weight);
+  }
+};
+
+// A replica's local step (DistBelief, section 4.1): the weights move at once, and the gradient joins
+// what will be pushed.
+struct Accumulate {
+  static constexpr int kStates = 1;
+  Vec scale, rate, decay;
+  explicit Accumulate(const RuleStep& s)
+      : scale(splat(s.scale)), rate(splat(-s.rate)), decay(splat(s.decay)) {}
+  MH_INLINE void operator()(Vec grad, Vec& weight, Vec& accrued, Vec&) const {
+    const Vec g = fma(decay, weight, scale * grad);
+    accrued = accrued + g;
+    weight = fma(rate, g, weight);
+  }
+};
+
 // Calls `body` with the functor of the step's rule.
 template <typename Body>
 MH_INLINE void with_rule(const RuleStep& step, const Body& body) {
@@ -107,6 +147,10 @@ MH_INLINE void with_rule(const RuleStep& step, const Body& body) {
       return body(AdamLike<false>(step));
     case RuleKind::kAdamW:
       return body(AdamLike<true>(step));
+    case RuleKind::kOuter:
+      return step.due ? body(Outer<true>(step)) : body(Outer<false>(step));
+    case RuleKind::kAccumulate:
+      return body(Accumulate(step));
   }
 }
 

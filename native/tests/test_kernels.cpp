@@ -7,7 +7,7 @@ namespace {
 const std::vector<Index> kSizes = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 65};
 
 void test_updates(const KernelTable& table) {
-  for (const char* name : {"sgd", "adagrad", "adam", "adamw"}) {
+  for (const char* name : {"sgd", "adagrad", "adam", "adamw", "outer", "accumulate"}) {
     const Rule rule(name, RuleSettings{});
     for (const Index n : kSizes) {
       Array w = random_array(n, 1), s0(w.size(), 0.1f), s1(w.size(), 0.1f);

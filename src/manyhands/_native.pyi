@@ -37,7 +37,13 @@ def fetch_add(counters: _Integers, index: int, amount: int) -> int:
     """Add to one counter, atomically across processes; returns the value before."""
 
 class Rule:
-    """An update rule: "sgd", "adagrad", "adam" or "adamw", as `torch.optim` defines it."""
+    """What a gradient does to a weight.
+
+    "sgd", "adagrad", "adam" and "adamw" are as `torch.optim` defines them. "outer" takes what a
+    replica moved by in many steps and gives it Nesterov momentum, which itself moves once in
+    `delay` updates. "accumulate" is a replica's local step: plain SGD that also sums the gradients
+    (weight decay included) in its state, to be pushed later.
+    """
 
     def __init__(
         self,
@@ -49,6 +55,7 @@ class Rule:
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
+        delay: int = 1,
     ) -> None: ...
     @property
     def states(self) -> int:
@@ -66,7 +73,8 @@ def update(
     """Apply gradients, each multiplied by `grad_scale`, in one walk over memory.
 
     `step` counts from 1. `states[i]` holds: sgd nothing, or the momentum; adagrad the sum of
-    squares; adam and adamw the mean and the square.
+    squares; adam and adamw the mean and the square; outer the momentum and the sum that waits;
+    accumulate the summed gradient.
     """
 
 def update_rows(

@@ -31,6 +31,7 @@ RULES: dict[str, tuple[dict[str, Any], Optimizer]] = {
         {"name": "adamw", "eps": 1e-4, "weight_decay": 0.1},
         lambda p: torch.optim.AdamW(p, lr=LR, eps=1e-4, weight_decay=0.1),
     ),
+    "accumulate": ({"name": "accumulate"}, lambda p: torch.optim.SGD(p, lr=LR)),
 }
 
 
@@ -153,6 +154,19 @@ def test_every_rule_with_and_without_clipping(
     expected = peers.train_torch(x, y, 7)
     assert peers.train_plan(x, y, 7, LR) == pytest.approx(expected, rel=1e-3)
     peers.assert_close(rtol=5e-3, atol=1e-4)
+
+
+def test_accumulate_leaves_the_sum_of_gradients_in_the_states(simd: str) -> None:
+    peers = Peers(
+        small_net(), SMALL_SHAPE, rule={"name": "accumulate"}, optimizer=RULES["accumulate"][1]
+    )
+    before = [p.detach().clone() for p in peers.copy.parameters()]
+    x, y = data(SMALL_SHAPE, 5, 40)
+    peers.train_plan(x, y, 7, LR)
+    for parameter, start, accrued in zip(
+        peers.copy.parameters(), before, peers.states, strict=True
+    ):
+        torch.testing.assert_close(LR * accrued, start - parameter, rtol=1e-4, atol=1e-6)
 
 
 def test_label_smoothing(simd: str) -> None:

@@ -38,6 +38,14 @@ RULES: dict[str, tuple[dict[str, Any], Optimizer]] = {
         {"name": "adamw", "beta1": 0.8, "beta2": 0.99, "weight_decay": 0.1},
         lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.8, 0.99), weight_decay=0.1),
     ),
+    "accumulate": (
+        {"name": "accumulate", "weight_decay": 0.1},
+        lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1),
+    ),
+    "outer without delay": (
+        {"name": "outer", "momentum": 0.9},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    ),
 }
 SIZES = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 100, 1027)
 
@@ -64,6 +72,48 @@ def test_rule_equals_torch(name: str, simd: str) -> None:
         _native.update(rule, 0.1, step, 0.5, weights, grads, states)
     for weight, peer in zip(weights, peers, strict=True):
         torch.testing.assert_close(weight, peer, rtol=2e-5, atol=2e-6)
+
+
+def test_accumulate_keeps_the_sum_of_what_it_applied(simd: str) -> None:
+    rule = _native.Rule("accumulate")
+    weight, accrued = torch.zeros(101), torch.zeros(101)
+    grads = [torch.randn(101) for _ in range(4)]
+    for step, grad in enumerate(grads, start=1):
+        _native.update(rule, 0.25, step, 0.5, [weight], [grad], [[accrued]])
+    torch.testing.assert_close(accrued, 0.5 * torch.stack(grads).sum(0))
+    torch.testing.assert_close(weight, -0.25 * accrued)
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_outer_moves_its_momentum_once_in_a_delay(delay: int, momentum: float, simd: str) -> None:
+    rule = _native.Rule("outer", momentum=momentum, delay=delay)
+    weight, states = torch.randn(37), [torch.zeros(37), torch.zeros(37)]
+    expected, speed, waiting = weight.double(), torch.zeros(37), torch.zeros(37)
+    for step in range(1, 9):
+        moved = torch.randn(37)
+        waiting = waiting + moved
+        change = moved / delay
+        if step % delay == 0:
+            speed = momentum * speed + waiting / delay
+            waiting = torch.zeros(37)
+            change = change + momentum * speed
+        expected = expected - 0.7 * change
+        _native.update(rule, 0.7, step, 1.0, [weight], [moved], [states])
+    torch.testing.assert_close(weight, expected.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(states[0], speed, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(states[1], waiting, rtol=1e-5, atol=1e-5)
+
+
+def test_settings_that_a_rule_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="delay is 0; expected 1 or more"):
+        _native.Rule("outer", delay=0)
+    with pytest.raises(ValueError, match="Only the outer rule has a delay"):
+        _native.Rule("sgd", delay=2)
+    with pytest.raises(ValueError, match="no weight decay"):
+        _native.Rule("outer", weight_decay=0.1)
+    with pytest.raises(ValueError, match="no momentum"):
+        _native.Rule("accumulate", momentum=0.9)
 
 
 def test_update_touches_nothing_beyond_the_array(simd: str) -> None:
