@@ -121,6 +121,20 @@ struct KernelTable {
   // y = exp(x - max x); returns the sum of y and stores the maximum.
   double (*exponentials)(Index n, const float* x, float* y, float* maximum);
 
+  // --- flat walks between workers and servers (flat.h)
+  void (*add_and_clear)(Index n, float* accumulated, float* outgoing);
+  void (*take)(Index n, float* outgoing, float* staged);
+  void (*difference)(Index n, const float* base, const float* local, float* out);
+  void (*merge)(Index n, float* local, float* base, const float* sent, const float* pulled);
+
+  // --- encodings (wire/codec_kernels.h); encoded values may lie at any address
+  void (*to_bfloat16)(Index n, const float* x, std::uint8_t* encoded);
+  void (*from_bfloat16)(Index n, const std::uint8_t* encoded, float* x);
+  float (*to_int8)(Index n, const float* x, std::uint8_t* encoded);  // one block; its scale
+  void (*from_int8)(Index n, float scale, const std::uint8_t* encoded, float* x);
+  bool (*all_finite)(Index n, const std::uint8_t* floats);
+  bool (*all_finite_bfloat16)(Index n, const std::uint8_t* encoded);
+
   // --- linear layers (linear_forward.h, linear_backward.h)
   void (*linear_forward)(const LinearForward& p);
   void (*linear_backward)(const LinearBackward& p);

@@ -4,11 +4,13 @@
 #include "conv.h"
 #include "conv_staging.h"
 #include "elementwise.h"
+#include "flat.h"
 #include "kernel_table.h"
 #include "linear_backward.h"
 #include "linear_forward.h"
 #include "pool.h"
 #include "update.h"
+#include "wire/codec_kernels.h"
 
 namespace mh::MH_ISA {
 
@@ -27,6 +29,16 @@ constexpr KernelTable make_table(const char* name) {
   table.tanh_grad = &tanh_grad;
   table.sigmoid_grad = &sigmoid_grad;
   table.exponentials = &exponentials;
+  table.add_and_clear = &add_and_clear;
+  table.take = &take;
+  table.difference = &difference;
+  table.merge = &merge;
+  table.to_bfloat16 = &to_bfloat16;
+  table.from_bfloat16 = &from_bfloat16;
+  table.to_int8 = &to_int8;
+  table.from_int8 = &from_int8;
+  table.all_finite = &all_finite;
+  table.all_finite_bfloat16 = &all_finite_bfloat16;
   table.linear_forward = &linear_forward;
   table.linear_backward = &linear_backward;
   table.pack_panels = &pack_panels;

@@ -56,6 +56,8 @@ struct Weights {
   }
 };
 
+void test_codec(const KernelTable& table);
+void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
 void test_plans(const KernelTable& table);
 void test_two_threads(bool share_weights);

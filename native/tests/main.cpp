@@ -14,6 +14,8 @@ int main(int argc, char** argv) {
     mh::use_kernels(table->name);
     mh::test::test_two_threads(shared);
     if (!shared) {
+      mh::test::test_codec(*table);
+      mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
       mh::test::test_plans(*table);
     }

@@ -1,4 +1,4 @@
-"""Kernels of Manyhands: update rules and the compiled training step (source in `native/`).
+"""Kernels of Manyhands: update rules, the compiled training step, links to servers (`native/`).
 
 Arrays are C-contiguous and on the CPU; NumPy arrays and torch tensors pass without copying (a
 tensor that requires a gradient passes as `tensor.detach()`). A wrong dtype or a strided array is a
@@ -94,6 +94,42 @@ def squared_norm(arrays: Sequence[_Floats]) -> float:
 
 def average(averaged: Sequence[_Floats], weights: Sequence[_Floats], decay: float) -> None:
     """Move each average by the share `1 - decay` towards its weight, in one walk."""
+
+def add_and_clear(accumulated: _Floats, outgoing: _Floats) -> None:
+    """`outgoing += accumulated; accumulated = 0`, while workers go on adding to `accumulated`."""
+
+def take(outgoing: _Floats, staged: _Floats, starts: _Integers, counts: _Integers) -> None:
+    """`staged = outgoing; outgoing = 0` in ranges of `counts[i]` floats from `starts[i]` on."""
+
+def difference(
+    base: _Floats, local: _Floats, out: _Floats, starts: _Integers, counts: _Integers
+) -> None:
+    """`out = base - local` in the ranges."""
+
+def merge(
+    local: _Floats,
+    base: _Floats,
+    sent: _Floats | None,
+    pulled: _Floats,
+    starts: _Integers,
+    counts: _Integers,
+) -> None:
+    """`local += pulled - (base - sent); base = pulled` in the ranges; without `sent`, zeros.
+
+    Workers go on changing `local` meanwhile.
+    """
+
+def encoded_bytes(encoding: str, n: int, count: int = 0) -> int:
+    """Bytes of n floats in "float32", "bfloat16", "int8" or "topk", which keeps `count`."""
+
+def encode(encoding: str, values: _Floats, count: int = 0) -> bytes:
+    """The payload that carries `values`; "topk" keeps the `count` largest magnitudes."""
+
+def decode(encoding: str, payload: bytes, n: int, out: _Floats, first: int = 0) -> None:
+    """Read values [first, first + len(out)) of the n in a payload; ValueError if malformed."""
+
+def finite(encoding: str, payload: bytes, n: int) -> bool:
+    """Whether a payload is well formed and all its n values are finite."""
 
 class Plan:
     """A network compiled for training: layers are added in order, then `finish`, then `train`.

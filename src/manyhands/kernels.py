@@ -3,12 +3,16 @@
 from manyhands._native import (
     Plan,
     Rule,
+    add_and_clear,
     average,
+    difference,
     fetch_add,
     flush_denormals,
     keep_freed_memory,
+    merge,
     simd,
     squared_norm,
+    take,
     update,
     update_rows,
 )
@@ -16,12 +20,16 @@ from manyhands._native import (
 __all__ = [
     "Plan",
     "Rule",
+    "add_and_clear",
     "average",
+    "difference",
     "fetch_add",
     "flush_denormals",
     "keep_freed_memory",
+    "merge",
     "simd",
     "squared_norm",
+    "take",
     "update",
     "update_rows",
 ]
