@@ -248,6 +248,8 @@ class TrainingRun:
                 parameters=parameter_count(job.model),
                 strategy=self._strategy.name,
                 workers=self._strategy.worker_count,
+                replicas=self._strategy.replica_count,
+                servers=self._strategy.server_count,
                 first_epoch=self._epochs_done,
                 epochs=job.epochs,
                 samples_per_epoch=job.samples_per_epoch,

@@ -194,7 +194,17 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def worker_count(self) -> int:
-        """How many workers will train."""
+        """How many workers will train, in all replicas together."""
+
+    @property
+    def replica_count(self) -> int:
+        """How many replicas a run begins with; 0 where there is one copy of the weights."""
+        return 0
+
+    @property
+    def server_count(self) -> int:
+        """How many parameter servers hold the weights."""
+        return 0
 
     @abstractmethod
     def check(self, model: nn.Module, rule: Rule) -> None:

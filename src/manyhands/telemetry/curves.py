@@ -52,7 +52,8 @@ class CurvePicture:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            self._title = f"{event.model}, {event.strategy}, workers: {event.workers}"
+            replicas = f"replicas: {event.replicas}, " if event.replicas else ""
+            self._title = f"{event.model}, {event.strategy}, {replicas}workers: {event.workers}"
             self._history = _earlier_epochs(self._log, event.first_epoch)
             self._drawn_epochs = len(self._history)
         elif isinstance(event, EpochEnded):

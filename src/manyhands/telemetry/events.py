@@ -15,7 +15,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStarted:
-    """A run began (or went on, when `first_epoch` is not 0)."""
+    """A run began (or went on, when `first_epoch` is not 0).
+
+    `replicas` and `servers` are 0 where the strategy has none; `workers` are those of all replicas.
+    """
 
     run_dir: Path
     model: str
@@ -26,6 +29,8 @@ class RunStarted:
     epochs: int
     samples_per_epoch: int
     sample_name: str = "images"
+    replicas: int = 0
+    servers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +43,37 @@ class Progress:
     samples_per_s: float
     loss: float
     lr: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaSpeed:
+    """How fast one replica trains."""
+
+    replica: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterProgress:
+    """A look at replicas and servers, about once a second, beside `Progress`.
+
+    `samples_seen` and the bytes are totals of the run; `server_load` is the busy share of each
+    server's lanes; `held_up` the share of time that pushes waited for a server; `refused` the
+    frames that servers have refused so far. Shares are 0 to 1, staleness is in updates.
+    """
+
+    epoch: int
+    samples_seen: int
+    replicas: tuple[ReplicaSpeed, ...]
+    staleness_mean: float
+    staleness_max: int
+    pushed_bytes: int
+    pulled_bytes: int
+    pushed_bytes_per_s: float
+    pulled_bytes_per_s: float
+    server_load: tuple[float, ...]
+    held_up: float
+    refused: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +96,28 @@ class WorkerLost:
     worker: int
     pid: int
     reason: str
+    replaced_by: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaJoined:
+    """A replica began to train."""
+
+    replica: int
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaLost:
+    """A replica is gone; `returned` pieces of its work went back to the others.
+
+    `replaced_by` is the process that took its place.
+    """
+
+    replica: int
+    pid: int
+    reason: str
+    returned: int
     replaced_by: int | None
 
 
@@ -90,7 +148,18 @@ class RunEnded:
     message: str = ""
 
 
-Event = RunStarted | Progress | EpochEnded | WorkerLost | CheckpointWritten | Note | RunEnded
+Event = (
+    RunStarted
+    | Progress
+    | ClusterProgress
+    | EpochEnded
+    | WorkerLost
+    | ReplicaJoined
+    | ReplicaLost
+    | CheckpointWritten
+    | Note
+    | RunEnded
+)
 
 
 class Sink(Protocol):

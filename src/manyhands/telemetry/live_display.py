@@ -1,4 +1,7 @@
-"""A run on a terminal: a line that moves, and above it a line kept for each finished epoch."""
+"""A run on a terminal: a line that moves, and above it a line kept for each finished epoch.
+
+Where replicas train against servers, a second line moves under the first.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.telemetry import wording
+from manyhands.telemetry import cluster_wording, wording
 from manyhands.telemetry.events import (
+    ClusterProgress,
     EpochEnded,
     Event,
     Note,
     Progress,
+    ReplicaJoined,
+    ReplicaLost,
     RunEnded,
     RunStarted,
     WorkerLost,
@@ -33,7 +39,7 @@ _SPARE_COLUMNS = 2
 class LiveDisplay:
     """Shows the stream on a terminal. Without a thread: it moves when an event comes.
 
-    The cursor is never left hidden and the moving line is erased on `close`, which also runs
+    The cursor is never left hidden and the moving lines are erased on `close`, which also runs
     when the interpreter ends without it.
     """
 
@@ -41,8 +47,8 @@ class LiveDisplay:
         self._console = Console(
             file=stream, force_terminal=True, force_jupyter=False, highlight=False
         )
-        self._line = _MovingLine()
-        self._live = Live(self._line, console=self._console, auto_refresh=False, transient=True)
+        self._lines = _MovingLines()
+        self._live = Live(self._lines, console=self._console, auto_refresh=False, transient=True)
         self._time_left = TimeLeft()
         self._epochs = 0
         self._sample_name = "samples"
@@ -51,35 +57,42 @@ class LiveDisplay:
         self._time_left.watch(event)
         if isinstance(event, RunStarted):
             self._epochs, self._sample_name = event.epochs, event.sample_name
+            self._lines.sample_name = event.sample_name
             self._print(wording.start(event), "bold")
         elif isinstance(event, Progress):
             self._move(event)
+        elif isinstance(event, ClusterProgress):
+            self._lines.cluster = event  # shown with the next look at progress
         elif isinstance(event, EpochEnded):
             self._keep(event)
         elif isinstance(event, Note):
             self._print(event.message, "yellow" if event.warning else "dim")
         elif isinstance(event, WorkerLost):
             self._print(wording.worker_lost(event), "yellow")
+        elif isinstance(event, ReplicaJoined):
+            self._print(cluster_wording.replica_joined(event), "dim")
+        elif isinstance(event, ReplicaLost):
+            self._print(cluster_wording.replica_lost(event), "yellow")
         elif isinstance(event, RunEnded):
             self.close()
             self._print(wording.end(event), "red" if event.reason == "failed" else "bold")
 
     def close(self) -> None:
-        """Erase the moving line and give the terminal back. More than once does no harm."""
+        """Erase the moving lines and give the terminal back. More than once does no harm."""
         self._live.stop()
         atexit.unregister(self._live.stop)
 
     def _move(self, event: Progress) -> None:
-        self._line.title = wording.epoch_title(event.epoch, self._epochs)
-        self._line.done = event.samples_done / max(event.samples_total, 1)
-        self._line.loss = wording.loss(event.loss)
-        self._line.speed = wording.speed(event.samples_per_s, self._sample_name)
-        self._line.left = self._left()
+        self._lines.title = wording.epoch_title(event.epoch, self._epochs)
+        self._lines.done = event.samples_done / max(event.samples_total, 1)
+        self._lines.loss = wording.loss(event.loss)
+        self._lines.speed = wording.speed(event.samples_per_s, self._sample_name)
+        self._lines.left = self._left()
         self._refresh()
 
     def _keep(self, event: EpochEnded) -> None:
-        self._line.metrics = wording.figures(event.metrics)
-        self._line.left = self._left()
+        self._lines.metrics = wording.figures(event.metrics)
+        self._lines.left = self._left()
         fields = wording.epoch_fields(event, self._epochs, self._sample_name)
         while len(fields) > 1 and len("  ".join(fields)) > self._console.width:
             fields.pop()
@@ -103,8 +116,8 @@ class LiveDisplay:
         self._console.print(Text(known, style=style), soft_wrap=True)
 
 
-class _MovingLine:
-    """One line that fits the terminal: what matters least goes first when it is narrow."""
+class _MovingLines:
+    """One line, or two, that fit the terminal: what matters least goes when it is narrow."""
 
     def __init__(self) -> None:
         self.title = ""
@@ -113,6 +126,8 @@ class _MovingLine:
         self.loss = ""
         self.metrics: list[str] = []
         self.left = ""
+        self.cluster: ClusterProgress | None = None
+        self.sample_name = "samples"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         free = options.max_width - _SPARE_COLUMNS - len(self.title) - _GAP
@@ -127,6 +142,13 @@ class _MovingLine:
             line.add_column(no_wrap=True)
         line.add_row(*row)
         yield line
+        if second_line := self._replicas(options.max_width - _SPARE_COLUMNS):
+            yield Text(second_line, style="dim", no_wrap=True)
+
+    def _replicas(self, width: int) -> str:
+        if self.cluster is None:
+            return ""
+        return cluster_wording.line(self.cluster, self.sample_name, width=width)
 
     def _fitting(self, free: int) -> list[str]:
         """The fields that there is room for, in their order on the line."""

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from manyhands.telemetry import wording
+from manyhands.telemetry import cluster_wording, wording
 from manyhands.telemetry.events import (
+    ClusterProgress,
     EpochEnded,
     Event,
     Note,
     Progress,
+    ReplicaJoined,
+    ReplicaLost,
     RunEnded,
     RunStarted,
     WorkerLost,
@@ -20,7 +23,10 @@ from manyhands.telemetry.time_left import TimeLeft
 
 
 class PlainLines:
-    """Writes a line per epoch, note and lost worker, and one when `quiet_s` passed without any."""
+    """Writes a line per epoch, note and lost worker, and one when `quiet_s` passed without any.
+
+    Where replicas train, the latest figures of the cluster end the lines about training.
+    """
 
     def __init__(
         self, stream: TextIO, *, quiet_s: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -32,6 +38,7 @@ class PlainLines:
         self._time_left = TimeLeft(clock)
         self._epochs = 0
         self._sample_name = "samples"
+        self._cluster: ClusterProgress | None = None
 
     def handle(self, event: Event) -> None:
         self._time_left.watch(event)
@@ -41,13 +48,19 @@ class PlainLines:
         elif isinstance(event, Progress):
             if self._clock() - self._last_line >= self._quiet_s:
                 self._line(self._under_way(event))
+        elif isinstance(event, ClusterProgress):
+            self._cluster = event
         elif isinstance(event, EpochEnded):
             fields = wording.epoch_fields(event, self._epochs, self._sample_name)
-            self._line("  ".join([*fields, *self._left()]))
+            self._line("  ".join([*fields, *self._left(), *self._replicas()]))
         elif isinstance(event, Note):
             self._line(f"warning: {event.message}" if event.warning else event.message)
         elif isinstance(event, WorkerLost):
             self._line(f"warning: {wording.worker_lost(event)}")
+        elif isinstance(event, ReplicaJoined):
+            self._line(cluster_wording.replica_joined(event))
+        elif isinstance(event, ReplicaLost):
+            self._line(f"warning: {cluster_wording.replica_lost(event)}")
         elif isinstance(event, RunEnded):
             self._line(wording.end(event))
 
@@ -61,11 +74,16 @@ class PlainLines:
             wording.loss(event.loss),
             wording.speed(event.samples_per_s, self._sample_name),
         ]
-        return "  ".join([*fields, *self._left()])
+        return "  ".join([*fields, *self._left(), *self._replicas()])
 
     def _left(self) -> list[str]:
         seconds = self._time_left.seconds
         return [f"{wording.duration(seconds)} left"] if seconds else []
+
+    def _replicas(self) -> list[str]:
+        if self._cluster is None:
+            return []
+        return [cluster_wording.line(self._cluster, self._sample_name)]
 
     def _line(self, text: str) -> None:
         encoding = self._stream.encoding or "utf-8"

@@ -15,14 +15,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyhands.telemetry.events import EpochEnded, Event, Progress, RunStarted
+from manyhands.telemetry.events import (
+    ClusterProgress,
+    EpochEnded,
+    Event,
+    Progress,
+    RunStarted,
+)
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
 
 class TensorBoardEvents:
-    """Writes loss, learning rate, speed and validation metrics. The first event opens the file."""
+    """Writes loss, learning rate, speed, the cluster's figures and validation metrics.
+
+    The first figure opens the file.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -39,6 +48,8 @@ class TensorBoardEvents:
                 seen,
                 {"train/loss": event.loss, "train/lr": event.lr, "train/samples_per_s": speed},
             )
+        elif isinstance(event, ClusterProgress):
+            self._scalars(event.samples_seen, _cluster_scalars(event))
         elif isinstance(event, EpochEnded):
             seen = (event.epoch + 1) * (self._samples_per_epoch or event.samples)
             validation = {f"validation/{name}": value for name, value in event.metrics.items()}
@@ -78,6 +89,23 @@ class TensorBoardEvents:
             self._writer.write(first.SerializeToString())
         self._writer.write(Record(wall_time=time.time(), **fields).SerializeToString())
         self._writer.flush()
+
+
+def _cluster_scalars(event: ClusterProgress) -> dict[str, float]:
+    speeds = {f"replicas/{r.replica}_samples_per_s": r.samples_per_s for r in event.replicas}
+    loads = {f"server/{number}_load": load for number, load in enumerate(event.server_load)}
+    return {
+        **speeds,
+        "staleness/mean": event.staleness_mean,
+        "staleness/max": event.staleness_max,
+        "traffic/pushed_bytes": event.pushed_bytes,
+        "traffic/pulled_bytes": event.pulled_bytes,
+        "traffic/pushed_bytes_per_s": event.pushed_bytes_per_s,
+        "traffic/pulled_bytes_per_s": event.pulled_bytes_per_s,
+        **loads,
+        "server/held_up": event.held_up,
+        "server/refused": event.refused,
+    }
 
 
 def _open_writer(folder: Path) -> RecordWriter:

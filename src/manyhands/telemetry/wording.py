@@ -60,13 +60,27 @@ def epoch_title(epoch: int, epochs: int) -> str:
 
 
 def start(event: RunStarted) -> str:
-    workers = f"{event.workers} worker{'s' if event.workers != 1 else ''}"
     going_on = f", going on with epoch {event.first_epoch + 1}" if event.first_epoch else ""
+    strategy = f"{event.strategy} with {_team(event)}"
     return (
-        f"{event.model} with {event.parameters:,} parameters, {event.strategy} with {workers}\n"
+        f"{event.model} with {event.parameters:,} parameters, {strategy}\n"
         f"{event.epochs} epochs of {event.samples_per_epoch:,} {event.sample_name}{going_on}, "
         f"in {short_path(event.run_dir)}"
     )
+
+
+def _team(event: RunStarted) -> str:
+    """`2 workers`, or `2 replicas, 4 workers and 2 servers`."""
+    workers = counted(event.workers, "worker")
+    if not event.replicas:
+        return workers
+    servers = f" and {counted(event.servers, 'server')}"
+    return f"{counted(event.replicas, 'replica')}, {workers}{servers}"
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 replica`, `2 replicas`."""
+    return f"{count:,} {thing}{'s' if count != 1 else ''}"
 
 
 def epoch_fields(event: EpochEnded, epochs: int, sample_name: str) -> list[str]:
@@ -92,7 +106,7 @@ def worker_lost(event: WorkerLost) -> str:
 
 
 def end(event: RunEnded) -> str:
-    epochs = f"{event.epochs_done} epoch{'s' if event.epochs_done != 1 else ''}"
+    epochs = counted(event.epochs_done, "epoch")
     words = f"{event.reason} after {epochs} and {duration(event.seconds)}"
     told = [words, *figures(event.metrics), *([event.message] if event.message else [])]
     return "  ".join(told)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from run_events import epoch_ended, progress, started
+from run_events import cluster, epoch_ended, progress, started
 
 from manyhands.telemetry.event_log import EventLog, read_events
-from manyhands.telemetry.events import CheckpointWritten, Note, WorkerLost
+from manyhands.telemetry.events import CheckpointWritten, Note, ReplicaLost, WorkerLost
 
 
 def refuse_constant(name: str) -> None:
@@ -61,6 +62,36 @@ def test_progress_is_thinned(tmp_path: Path) -> None:
     log.close()
     events = read_events(tmp_path / "events.jsonl")
     assert [event["samples_done"] for event in events] == [0, 50, 100, 150]
+
+
+def test_a_cluster_is_logged_with_every_figure(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.handle(cluster((8120.0, math.nan), refused=3))
+    log.handle(ReplicaLost(replica=1, pid=7, reason="killed", returned=4, replaced_by=None))
+    log.close()
+    figures, lost = read_events(tmp_path / "events.jsonl")
+    assert figures["event"] == "ClusterProgress"
+    assert figures["replicas"] == [
+        {"replica": 0, "samples_per_s": 8120.0},
+        {"replica": 1, "samples_per_s": None},
+    ]
+    assert figures["server_load"] == [0.12, 0.09]
+    assert (figures["staleness_max"], figures["pushed_bytes"]) == (5, 142_000_000)
+    assert set(figures) == {"time", "event", *(field.name for field in fields(cluster()))}
+    assert (lost["event"], lost["returned"], lost["replaced_by"]) == ("ReplicaLost", 4, None)
+
+
+def test_looks_at_the_cluster_are_thinned_apart_from_progress(tmp_path: Path) -> None:
+    now = 0.0
+    log = EventLog(tmp_path / "events.jsonl", progress_every_s=5, clock=lambda: now)
+    for second in range(12):
+        now = float(second)
+        log.handle(progress(0, second))
+        log.handle(cluster(seen=second))
+    log.close()
+    events = read_events(tmp_path / "events.jsonl")
+    assert [event["samples_seen"] for event in events if "replicas" in event] == [0, 5, 10]
+    assert [event["samples_done"] for event in events if "loss" in event] == [0, 5, 10]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30])

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_events import epoch_ended, progress, started
+from run_events import cluster, epoch_ended, progress, started
 
 from manyhands.telemetry.events import Note
 from manyhands.telemetry.tensorboard import TensorBoardEvents
@@ -36,6 +36,23 @@ def test_tensorboard_reads_the_curves_while_the_run_goes_on(tmp_path: Path) -> N
     assert scalars["train/lr"][0][1] == pytest.approx(0.1)
     assert scalars["epoch/loss"] == [(1000, 0.25)]
     assert scalars["validation/accuracy"] == [(1000, pytest.approx(0.9871))]
+
+
+def test_a_cluster_has_its_curves_over_the_samples_of_the_run(tmp_path: Path) -> None:
+    sink = TensorBoardEvents(tmp_path)
+    for event in (started(), cluster(), cluster((8000.0,), seen=1500, held_up=0.25, refused=2)):
+        sink.handle(event)
+    sink.close()
+    scalars = read_scalars(tmp_path)
+    assert scalars["replicas/0_samples_per_s"] == [(500, pytest.approx(8120.4)), (1500, 8000.0)]
+    assert scalars["replicas/1_samples_per_s"] == [(500, 7950.0)]
+    assert scalars["staleness/mean"][0] == (500, pytest.approx(1.21))
+    assert scalars["staleness/max"][0] == (500, 5)
+    assert scalars["traffic/pushed_bytes_per_s"][0][1] == pytest.approx(71.2e6)
+    assert scalars["traffic/pulled_bytes"][0][1] == 136_000_000
+    assert [scalars[f"server/{n}_load"][0][1] for n in (0, 1)] == pytest.approx([0.12, 0.09])
+    assert scalars["server/held_up"] == [(500, 0.0), (1500, 0.25)]
+    assert scalars["server/refused"] == [(500, 0), (1500, 2)]
 
 
 def test_a_resumed_run_takes_the_place_of_what_was_lost(tmp_path: Path) -> None:
