@@ -44,6 +44,25 @@ class WorkerError(ManyhandsError):
     """The user must look at the cause: a worker failed in their code, or workers keep dying."""
 
 
+class ServerUnavailable(ManyhandsError):
+    """The retry policy must act: a parameter server did not answer within the time allowed."""
+
+
+class StaleRoute(ManyhandsError):
+    """The retry policy must act: the server no longer holds the chunk, or the lease is old."""
+
+
+class ProtocolError(ManyhandsError):
+    """Nobody must act: the peer is broken, hostile or of another version, and is dropped.
+
+    `refusal` is the number that the peer is told (`messages.Refusal`).
+    """
+
+    def __init__(self, message: str, *, refusal: int = 6) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
 def in_a_sentence(error: BaseException) -> str:
     """Somebody else's exception: its type, its first line, and the place in the user's code."""
     first_line = (str(error).strip().splitlines() or [""])[0]
