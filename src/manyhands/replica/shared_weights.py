@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from manyhands.errors import ModelError
 from manyhands.optim.rules import Rule
-from manyhands.replica.arena import Arena
+from manyhands.transport.arena import Arena
 
 States = dict[str, list[torch.Tensor]]
 

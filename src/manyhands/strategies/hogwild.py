@@ -34,6 +34,7 @@ from manyhands import kernels
 from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ConfigError, TrainingDiverged
+from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Rule
 from manyhands.replica import plan as native_plan
 from manyhands.replica.board import Board
@@ -42,7 +43,6 @@ from manyhands.replica.layout import channels_last, likes_channels_last
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import SharedWeights, refuse_what_cannot_be_shared
 from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
-from manyhands.replica.worker_process import Ready
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.pieces import (
     PieceRequest,

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from manyhands.replica.arena import Arena
-from manyhands.replica.pool import Task, WorkerPool
+from manyhands.launch.local import Task
+from manyhands.replica.pool import WorkerPool
 from manyhands.replica.shared_weights import share, unshare
 from manyhands.strategies.strategy import Session, TrainingJob, checked_state
+from manyhands.transport.arena import Arena
 
 
 class SharedSession(Session):

@@ -1,14 +1,16 @@
-"""The main program of a worker process: attach the shared memory, take the task, run it.
+"""The main program of a role's process: attach the shared memory, take the task, run it.
 
-What the task does is the strategy's affair. This file knows only how a worker comes into being and
-that it must not outlive its driver.
+What the task does is the affair of whoever started it. This file knows only how a role comes into
+being and that it must not outlive its driver.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,7 +20,9 @@ import torch
 
 from manyhands import kernels
 from manyhands.errors import ManyhandsError, in_a_sentence
-from manyhands.replica.arena import Arena, loads
+from manyhands.transport.arena import Arena, loads
+
+_PARENT_CHECK_S = 1.0
 
 
 class Failure:
@@ -32,14 +36,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Sent to the driver when the worker has everything that its task needs."""
+    """Sent to the driver when the role has everything that its task needs."""
 
 
-class _Inbox(Connection):
-    """The worker's end of the channel: when the driver is gone, so is this process.
+class Inbox(Connection):
+    """The role's end of the channel: when the driver is gone, so is this process.
 
     A thread reads ahead, so that the end of the channel is noticed in the middle of a long
-    computation and not only at its end.
+    computation and not only at its end. Any thread may call `recv` and `poll`; `send` belongs to
+    one thread at a time. `multiprocessing.connection.wait` sees nothing of what was read ahead.
     """
 
     def __init__(self, fd: int) -> None:
@@ -48,7 +53,9 @@ class _Inbox(Connection):
         self._arrived = threading.Condition()
 
     def watch(self) -> None:
+        """From now on read ahead, and end this process when the driver ends."""
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
+        threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 
     def _read(self) -> None:
         while True:
@@ -61,28 +68,45 @@ class _Inbox(Connection):
                 self._arrived.notify()
 
     def recv(self) -> Any:
+        """The next message; blocks until there is one."""
         with self._arrived:
             while not self._messages:
                 self._arrived.wait()
             return self._messages.pop(0)
 
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether a message is there, or comes within this many seconds."""
+        with self._arrived:
+            return self._arrived.wait_for(lambda: bool(self._messages), timeout)
 
-def prepare_process() -> None:
-    """What every worker wants: one thread, no denormals, freed memory kept for the next step."""
+
+def _end_with_parent() -> None:
+    # A fork of the driver (a DataLoader's worker, say) holds the channel open after its death.
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    os._exit(0)
+
+
+def prepare_process(name: str) -> None:
+    """What every role wants: one thread, no denormals, freed memory kept for the next step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"[{name}] %(message)s"))
+    logging.getLogger("manyhands").addHandler(handler)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     kernels.flush_denormals()
     kernels.keep_freed_memory()
 
 
-def main(fds: str, sizes: str) -> None:
+def main(name: str, fds: str, sizes: str) -> None:
     """Run the task that arrives on the first descriptor; the others are arenas of these sizes."""
     channel_fd, *arena_fds = map(int, fds.split(","))
-    prepare_process()
+    prepare_process(name)
     pairs = zip(arena_fds, map(int, filter(None, sizes.split(","))), strict=True)
     arenas = [Arena(fd, size) for fd, size in pairs]
-    channel = _Inbox(channel_fd)
+    channel = Inbox(channel_fd)
     try:
         task = loads(channel.recv_bytes(), arenas)
         channel.watch()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyhands.replica.arena import Arena, dumps, loads
+from manyhands.transport.arena import Arena, dumps, loads, never_shrinks
 
 
 def second_mapping(arena: Arena) -> Arena:
@@ -70,3 +70,26 @@ def test_too_much_is_an_error_of_ours():
     arena = Arena.with_room_for([torch.zeros(4)])
     with pytest.raises(RuntimeError, match="full"):
         arena.place(torch.zeros(4000))
+
+
+def test_a_peer_can_map_the_memory_without_fear_of_its_shrinking():
+    arena = Arena.with_room_for([torch.zeros(1000)])
+    assert never_shrinks(arena.fd, arena.size_bytes)
+    assert not never_shrinks(arena.fd, arena.size_bytes + 1)
+    with pytest.raises(PermissionError):
+        os.truncate(arena.fd, 1)
+
+
+def test_memory_that_can_shrink_and_files_that_are_no_memory_are_told_apart(tmp_path):
+    unsealed = os.memfd_create("unsealed")
+    os.truncate(unsealed, 100)
+    assert not never_shrinks(unsealed, 100)
+    os.close(unsealed)
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(100))
+        file.flush()
+        assert not never_shrinks(file.fileno(), 100)
+    reader, writer = os.pipe()
+    assert not never_shrinks(reader, 0)
+    os.close(reader)
+    os.close(writer)

@@ -1,4 +1,4 @@
-"""Memory shared between a driver and its workers, and pickling that passes pointers into it.
+"""Memory shared between processes of one machine, and pickling that passes pointers into it.
 
 Adam, section 3.2.3: what stays on a machine is passed by pointer. Tensors placed in an arena are
 pickled as their offset, so a worker sees the driver's own weights and data and copies nothing. The
@@ -8,6 +8,7 @@ process ends.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import mmap
 import os
@@ -33,12 +34,26 @@ def _room(size_bytes: int) -> int:
 
 def _anonymous_file(size_bytes: int) -> int:
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("manyhands")
+        fd = os.memfd_create("manyhands", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         fd, path = tempfile.mkstemp(prefix="manyhands-")
         os.unlink(path)
     os.truncate(fd, size_bytes)
+    if hasattr(os, "memfd_create"):
+        # A peer that maps this can't be made to fault by a shorter file (SIGBUS).
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
+
+
+def never_shrinks(fd: int, size_bytes: int) -> bool:
+    """Whether memory that a peer sent holds this many bytes, and will for as long as it exists."""
+    if not hasattr(fcntl, "F_GET_SEALS"):
+        return False
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # not memory at all
+        return False
+    return bool(seals & fcntl.F_SEAL_SHRINK) and os.fstat(fd).st_size >= size_bytes
 
 
 class Arena:

@@ -1,0 +1,1 @@
+"""How processes reach each other: shared memory, sockets, TLS. Nothing above knows sockets."""
