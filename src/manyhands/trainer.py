@@ -19,7 +19,7 @@ from manyhands.data.source import Source
 from manyhands.errors import CheckpointError, ConfigError
 from manyhands.evaluation import evaluate
 from manyhands.metrics import MetricChoice
-from manyhands.optim.rules import Rule
+from manyhands.optim.rules import Outer, Rule
 from manyhands.optim.schedules import Constant, RateFactor
 from manyhands.replica.steps import LossFunction, LossStep, StepFunction
 from manyhands.run import checkpoint as checkpoints
@@ -286,6 +286,11 @@ def _check_arguments(
         raise ConfigError(
             f"Trainer: optimizer is torch's {type(optimizer).__name__}, which holds its own "
             "parameters; expected one of mh.optim, such as mh.optim.SGD(lr=0.05)."
+        )
+    if isinstance(optimizer, Outer):
+        raise ConfigError(
+            "Trainer: optimizer is Outer, a parameter server's rule for the differences that "
+            "replicas push; expected a rule for gradients, such as mh.optim.SGD(lr=0.05)."
         )
     if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
         raise ConfigError(

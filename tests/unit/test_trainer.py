@@ -140,6 +140,11 @@ def test_mistakes_in_the_arguments(make_trainer, arguments, words):
         make_trainer(**arguments)
 
 
+def test_a_servers_rule_is_refused_with_a_hint(make_trainer):
+    with pytest.raises(ConfigError, match=r"optimizer is Outer.*such as mh\.optim\.SGD"):
+        make_trainer(optimizer=mh.optim.Outer())
+
+
 def test_a_torch_optimizer_is_refused_with_a_hint(make_trainer):
     with pytest.raises(ConfigError, match="holds its own parameters"):
         make_trainer(optimizer=torch.optim.SGD(small_net().parameters(), lr=0.1))

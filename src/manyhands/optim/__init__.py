@@ -1,6 +1,6 @@
 """Update rules and learning-rate schedules: what a gradient does to a weight, and how fast."""
 
-from manyhands.optim.rules import SGD, Adagrad, Adam, AdamW, Rule
+from manyhands.optim.rules import SGD, Adagrad, Adam, AdamW, Outer, Rule
 from manyhands.optim.schedules import Constant, Cosine, OneCycle, Schedule, Steps
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "OneCycle",
+    "Outer",
     "Rule",
     "Schedule",
     "Steps",

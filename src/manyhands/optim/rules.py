@@ -209,3 +209,40 @@ class AdamW(Adam):
         return torch.optim.AdamW(
             parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outer(Rule):
+    """What a parameter server does with replicas that take many local steps between pushes.
+
+    A push is then the difference of the weights, and the server moves by Nesterov's momentum over
+    `delay` of them, as asynchronous DiLoCo has it (Liu et al., 2024). It is no optimizer for a
+    Trainer: the replicas' own steps need one of the other rules.
+    """
+
+    lr: float = 0.7
+    momentum: float = 0.9
+    delay: int = 1
+
+    name: ClassVar[str] = "outer"
+    state_names: ClassVar[tuple[str, ...]] = ("momentum", "sum")
+
+    def __post_init__(self) -> None:
+        Rule.__post_init__(self)
+        momentum, delay = self.momentum, self.delay
+        right = _is_rate(momentum) and momentum < 1
+        _require(right, self, "momentum", momentum, "0 <= momentum < 1")
+        right = isinstance(delay, int) and not isinstance(delay, bool) and delay >= 1
+        _require(right, self, "delay", delay, "a whole number >= 1")
+        _require(self.weight_decay == 0, self, "weight_decay", self.weight_decay, "0")
+        _require(self.clip_norm is None, self, "clip_norm", self.clip_norm, "None")
+
+    def sparse_refusal(self) -> str | None:
+        return "the difference of the weights that it takes is dense"
+
+    def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        del parameters
+        raise ConfigError(
+            "Outer is a parameter server's rule for the differences that replicas push; expected "
+            "a rule for gradients, such as SGD(lr=0.05)."
+        )

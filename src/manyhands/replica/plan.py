@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from manyhands import kernels
+from manyhands.optim.native import native_rule
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.chain import Layer, Unplannable, has_hooks, name_of, read_chain
 from manyhands.replica.modes import evaluating
 from manyhands.replica.shared_weights import States
-from manyhands.replica.steps import LossStep, StepFunction, native_rule
+from manyhands.replica.steps import LossStep, StepFunction
 
 
 @dataclass(frozen=True, slots=True)

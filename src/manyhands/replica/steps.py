@@ -18,7 +18,8 @@ from torch import nn
 
 from manyhands import kernels
 from manyhands.errors import ModelError
-from manyhands.optim.rules import SGD, Adagrad, Adam, Rule
+from manyhands.optim.native import native_rule
+from manyhands.optim.rules import Rule
 from manyhands.replica.shared_weights import States, trainable
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
@@ -46,25 +47,6 @@ class Step(Protocol):
         Fewer losses than rates mean that the last loss was not finite; its update was not applied.
         """
         ...
-
-
-def native_rule(rule: Rule) -> kernels.Rule:
-    """The rule as the kernels take it."""
-    if isinstance(rule, SGD):
-        return kernels.Rule(
-            rule.name,
-            momentum=rule.momentum,
-            nesterov=rule.nesterov,
-            weight_decay=rule.weight_decay,
-        )
-    if isinstance(rule, Adagrad):
-        return kernels.Rule(rule.name, weight_decay=rule.weight_decay, eps=rule.eps)
-    if isinstance(rule, Adam):
-        beta1, beta2 = rule.betas
-        return kernels.Rule(
-            rule.name, weight_decay=rule.weight_decay, beta1=beta1, beta2=beta2, eps=rule.eps
-        )
-    raise ModelError(f"No kernel for the update rule {type(rule).__name__}.")
 
 
 class PlanStep:

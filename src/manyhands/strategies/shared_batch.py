@@ -30,8 +30,9 @@ from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ModelError
 from manyhands.launch.role_process import Ready
+from manyhands.optim.native import native_rule
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
-from manyhands.replica.steps import clipping, flat, native_rule
+from manyhands.replica.steps import clipping, flat
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
 from manyhands.strategies.shared_session import SharedSession

@@ -19,6 +19,12 @@ from manyhands.errors import ConfigError
         (lambda: optim.Adam(lr=0.1, betas=(0.9, 1.0)), "betas is (0.9, 1.0)"),
         (lambda: optim.Adam(lr=0.1, eps=0.0), "eps is 0.0"),
         (lambda: optim.Adagrad(lr=0.1, initial_accumulator=-1.0), "initial_accumulator is -1.0"),
+        (lambda: optim.Outer(momentum=1.0), "momentum is 1.0"),
+        (lambda: optim.Outer(delay=0), "delay is 0"),
+        (lambda: optim.Outer(delay=True), "delay is True"),
+        (lambda: optim.Outer(weight_decay=0.1), "weight_decay is 0.1"),
+        (lambda: optim.Outer(clip_norm=1.0), "clip_norm is 1.0"),
+        (lambda: optim.Outer().torch_optimizer([]), "such as SGD"),
     ],
 )
 def test_nonsense_is_refused_with_the_value_seen(make, words):
