@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
+from manyhands.cli.strategy_options import make_strategy, recorded
 from manyhands.errors import CheckpointError, ConfigError
 from manyhands.recipes.loading import RecipeModule, load_recipe
-from manyhands.recipes.nearest import did_you_mean, listed
 from manyhands.recipes.recipe import Recipe
 from manyhands.recipes.settings import parse_pairs, settings_table
-from manyhands.strategies import STRATEGIES, Strategy
 from manyhands.trainer import Trainer
 
 
@@ -27,12 +26,13 @@ class Request:
     """What was asked for: enough to build the same trainer again, here or after a restart.
 
     `options` are those of epochs, batch_size and seed that were given on the command line; they
-    win over the recipe.
+    win over the recipe. `strategy_options` are those that were given; the others keep the
+    strategy's defaults.
     """
 
     recipe: str
     strategy: str
-    workers: int | None = None
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
 
@@ -40,14 +40,15 @@ class Request:
     def from_table(table: Mapping[str, Any]) -> Request:
         """The request that `Prepared.table` recorded."""
         try:
+            strategy_options = dict(table["strategy"])
             return Request(
                 recipe=table["name"],
-                strategy=table["strategy"]["name"],
-                workers=table["strategy"].get("workers"),
+                strategy=strategy_options.pop("name"),
+                strategy_options=strategy_options,
                 settings=table.get("settings", {}),
                 options=table.get("options", {}),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"The [recipe] table of the run's configuration is incomplete ({error}); "
                 "expected name, settings and strategy as `manyhands train` writes them."
@@ -69,7 +70,7 @@ class Prepared:
             recipe.model,
             loss=recipe.loss,
             optimizer=recipe.optimizer,
-            strategy=make_strategy(self.request.strategy, self.request.workers),
+            strategy=make_strategy(self.request.strategy, self.request.strategy_options),
             schedule=recipe.schedule,
             metrics=recipe.metrics,
             ema=recipe.ema,
@@ -103,16 +104,16 @@ def requested_settings(
 
 def prepare(module: RecipeModule, request: Request) -> Prepared:
     """Build the recipe under its seed. `ConfigError` for settings or code that don't work."""
-    make_strategy(request.strategy, request.workers)  # refused before anything is built
+    make_strategy(request.strategy, request.strategy_options)  # refused before anything is built
     settings = module.apply(request.settings)
     torch.manual_seed(request.options.get("seed", getattr(settings, "seed", 0)))
     recipe = _with_options(module.build(settings), request.options)
-    strategy = {"name": request.strategy, "workers": request.workers}
+    strategy_options = recorded(request.strategy, request.strategy_options)
     table = {
         "name": module.name,
         "settings": settings_table(settings),
         "options": dict(request.options),
-        "strategy": {key: value for key, value in strategy.items() if value is not None},
+        "strategy": {"name": request.strategy, **strategy_options},
     }
     return Prepared(request=request, recipe=recipe, table=table)
 
@@ -138,13 +139,3 @@ def rebuild(table: Mapping[str, Any], options: Mapping[str, int]) -> Prepared:
         options={**recorded.options, **options},
     )
     return prepare(module, request)
-
-
-def make_strategy(name: str, workers: int | None) -> Strategy:
-    """The strategy with this name; None workers leaves its default."""
-    if name not in STRATEGIES:
-        hint = did_you_mean(name, STRATEGIES)
-        raise ConfigError(
-            f"No strategy is called {name!r}.{hint} The strategies are: {listed(STRATEGIES)}."
-        )
-    return STRATEGIES[name]() if workers is None else STRATEGIES[name](workers=workers)

@@ -23,12 +23,30 @@ def train(
         typer.Option(
             metavar="NAME",
             help="hogwild: workers share one copy of the weights and never wait for each other. "
-            "synchronous: every step waits for all; with one worker, plain PyTorch bit for bit.",
+            "synchronous: every step waits for all; with one worker, plain PyTorch bit for bit. "
+            "downpour: replicas of the model train apart and share what they learn through "
+            "parameter servers.",
         ),
     ] = "hogwild",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Workers; hogwild takes one per core by default."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Workers, in each replica; hogwild takes one per core by default.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Replicas of the model, for downpour.")
+    ] = None,
+    servers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Parameter servers, for downpour.")
+    ] = None,
+    strategy_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Change another option of the strategy; may be repeated."
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Passes over the training data.")
@@ -59,6 +77,8 @@ def train(
       manyhands train mnist
       manyhands train mnist --epochs 3 --workers 2
       manyhands train mnist --strategy synchronous --set lr=0.02 --set augment=no
+      manyhands train mnist --strategy downpour --replicas 2 --servers 2
+      manyhands train mnist --strategy downpour --strategy-set push_every=5
       manyhands train my_recipe.py --run-dir runs/first
 
     \b
@@ -77,16 +97,18 @@ def train(
     """
     from manyhands.cli.building import Request, prepare, requested_settings
     from manyhands.cli.fitting import fit_and_report
+    from manyhands.cli.strategy_options import requested_options
     from manyhands.recipes.loading import load_recipe
 
     given = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None}
+    flags = {"workers": workers, "replicas": replicas, "servers": servers}
     module = load_recipe(recipe)
     known = [setting.name for setting in module.settings]
     request = Request(
         recipe=module.name,
         strategy=strategy,
-        workers=workers,
+        strategy_options=requested_options(flags, strategy_set or []),
         settings=requested_settings(settings or [], options, known),
         options=options,
     )

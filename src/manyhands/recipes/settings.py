@@ -44,7 +44,7 @@ def declared_settings(settings_type: type) -> list[Setting]:
 
 
 def _declared(field: Field[Any], hint: Any) -> Setting:
-    bare, description = _split_annotation(hint)
+    bare, description = split_annotation(hint)
     if not is_convertible(bare):
         raise ConfigError(
             f"Settings.{field.name} has the type {type_name(bare)}; a setting's type is "
@@ -64,22 +64,27 @@ def _default(field: Field[Any]) -> Any:
     return field.default
 
 
-def _split_annotation(hint: Any) -> tuple[Any, str]:
+def split_annotation(hint: Any) -> tuple[Any, str]:
+    """A field's bare type, and the description that its `Annotated` type gives or nothing."""
     if get_origin(hint) is not Annotated:
         return hint, ""
     bare, *extras = get_args(hint)
     return bare, next((extra for extra in extras if isinstance(extra, str)), "")
 
 
-def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """`["lr=0.1", "augment=no"]` as a dictionary of strings."""
+def parse_pairs(
+    pairs: Iterable[str], flag: str = "--set", example: str = "lr=0.1"
+) -> dict[str, str]:
+    """`["lr=0.1", "augment=no"]` as a dictionary of strings; `flag` is what they came with."""
     parsed: dict[str, str] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not key:
-            raise ConfigError(f"--set {pair!r} is not key=value; write for example --set lr=0.1.")
+            raise ConfigError(
+                f"{flag} {pair!r} is not key=value; write for example {flag} {example}."
+            )
         if key in parsed:
-            raise ConfigError(f"--set names {key!r} twice; give it once.")
+            raise ConfigError(f"{flag} names {key!r} twice; give it once.")
         parsed[key] = text
     return parsed
 
@@ -94,7 +99,7 @@ def apply_settings(settings_type: type, given: Mapping[str, Any]) -> Any:
         if key not in known:
             hint = did_you_mean(key, known)
             raise ConfigError(f"No setting is called {key!r}.{hint} The keys are: {listed(known)}.")
-    values = {key: _converted(known[key], value) for key, value in given.items()}
+    values = {key: converted(known[key], value) for key, value in given.items()}
     try:
         return settings_type(**values)
     except (TypeError, ValueError) as error:
@@ -107,11 +112,12 @@ def settings_table(settings: Any) -> dict[str, Any]:
     return {name: plain(getattr(settings, name)) for name in names}
 
 
-def _converted(setting: Setting, value: Any) -> Any:
+def converted(setting: Setting, value: Any, what: str = "Setting") -> Any:
+    """`value` as the setting's type. `ConfigError`, which calls it `what`, when it is not one."""
     try:
         return convert(setting.type, value)
     except ValueError as error:
         raise ConfigError(
-            f"Setting {setting.name!r} is {shown(value)!r}; expected {expectation(setting.type)}, "
+            f"{what} {setting.name!r} is {shown(value)!r}; expected {expectation(setting.type)}, "
             f"for example {setting.name}={shown(setting.default)}."
         ) from error

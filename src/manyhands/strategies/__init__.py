@@ -6,7 +6,7 @@ from manyhands.strategies.hogwild import Hogwild
 from manyhands.strategies.strategy import EMA, Strategy
 from manyhands.strategies.synchronous import Synchronous
 
-STRATEGIES: Mapping[str, type[Synchronous] | type[Hogwild]] = {
+STRATEGIES: Mapping[str, type[Strategy]] = {
     Synchronous.name: Synchronous,
     Hogwild.name: Hogwild,
 }
