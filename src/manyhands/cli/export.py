@@ -16,6 +16,9 @@ def export(
     to: Annotated[
         Path, typer.Option(metavar="FILE", help="The file to write; it ends in .safetensors.")
     ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file when there is one already.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Write a run's weights to a safetensors file.
@@ -39,6 +42,8 @@ def export(
             f"--to is {to}; expected a name that ends in .safetensors, "
             f"for example {to.with_suffix('.safetensors')}."
         )
+    if to.exists() and not force:
+        raise ConfigError(f"{to} exists; give --force to replace it, or another name.")
     weights = final_weights(RunDirectory.open(run))
     save_weights(to, weights)
     count = sum(tensor.numel() for tensor in weights.values())

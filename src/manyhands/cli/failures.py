@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, ParamSpec
 
 import typer
@@ -14,6 +17,7 @@ from manyhands.errors import CheckpointError, ConfigError, DataError, ManyhandsE
 EXIT_FAILED = 1
 EXIT_USER_MUST_ACT = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 Debug = Annotated[
     bool, typer.Option("--debug", help="On an error, show the whole stack trace as well.")
@@ -24,6 +28,29 @@ Parameters = ParamSpec("Parameters")
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with the sentence that says how to go on."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class Terminated(Interrupted):
+    """SIGTERM, which schedulers and containers send, taken for a Ctrl-C."""
+
+    exit_code = EXIT_TERMINATED
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let a SIGTERM end the block as Ctrl-C does; a second one ends the process at once."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def one_line_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -40,7 +67,7 @@ def one_line_errors(command: Callable[Parameters, None]) -> Callable[Parameters,
             raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt as error:
             _say(str(error) or "stopped.")
-            raise typer.Exit(EXIT_INTERRUPTED) from error
+            raise typer.Exit(getattr(error, "exit_code", EXIT_INTERRUPTED)) from error
 
     return guarded
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from manyhands.cli.building import Prepared
-from manyhands.cli.failures import Interrupted
+from manyhands.cli.failures import Interrupted, sigterm_interrupts
 from manyhands.run.directory import RunDirectory
 from manyhands.telemetry.wording import figures, short_path
 
@@ -21,18 +21,20 @@ def fit_and_report(
     resume: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Train until the epochs are done. Raises `Interrupted` on Ctrl-C, naming the run."""
+    """Train until the epochs are done. Ctrl-C and SIGTERM raise `Interrupted`, naming the run."""
     trainer = prepared.trainer(run_dir=run_dir, progress=progress)
     recipe = prepared.recipe
     try:
-        result = trainer.fit(
-            recipe.train, validation=recipe.validation, epochs=recipe.epochs, resume=resume
-        )
+        with sigterm_interrupts():
+            result = trainer.fit(
+                recipe.train, validation=recipe.validation, epochs=recipe.epochs, resume=resume
+            )
     except KeyboardInterrupt as error:
         if trainer.last_run is None:
             raise
+        kind = type(error) if isinstance(error, Interrupted) else Interrupted
         place = typed(trainer.last_run)
-        raise Interrupted(f"stopped; resume with: manyhands resume {place}") from error
+        raise kind(f"stopped; resume with: manyhands resume {place}") from error
     typer.echo(summary(RunDirectory(result.run_dir), result.metrics, len(result.history)))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 _GIB = 1 << 30
 _PACKAGES = ("torch", "numpy", "safetensors", "cloudpickle", "rich", "tensorboard", "matplotlib")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_NUMA_NODES = Path("/sys/devices/system/node")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -35,7 +36,7 @@ class Finding:
 def examine(folder: Path) -> list[Finding]:
     """Every finding about this machine, for runs that would be written to `folder`."""
     checks: list[Callable[[], Finding]] = [_python, _manyhands, *map(_package_check, _PACKAGES)]
-    checks += [_native_kernels, _cores, _memory, _shared_memory, _huge_pages, _compiler]
+    checks += [_native_kernels, _cores, _numa, _memory, _shared_memory, _huge_pages, _compiler]
     return [*(check() for check in checks), _disk(folder)]
 
 
@@ -118,6 +119,12 @@ def _cores() -> Finding:
 def _cpu_quota() -> float | None:
     granted, _, period = _read(_CPU_QUOTA).partition(" ")
     return int(granted) / int(period) if granted.isdigit() and period.isdigit() else None
+
+
+def _numa() -> Finding:
+    """Parameter servers keep each lane's thread and memory on one node."""
+    nodes = len(list(_NUMA_NODES.glob("node[0-9]*")))
+    return Finding(name="NUMA nodes", value=str(nodes) if nodes else "this system doesn't say")
 
 
 def _memory() -> Finding:

@@ -106,10 +106,10 @@ def worker_lost(event: WorkerLost) -> str:
 
 
 def end(event: RunEnded) -> str:
+    """Why a run failed is left to the error that it raises, so that nobody reads it twice."""
     epochs = counted(event.epochs_done, "epoch")
     words = f"{event.reason} after {epochs} and {duration(event.seconds)}"
-    told = [words, *figures(event.metrics), *([event.message] if event.message else [])]
-    return "  ".join(told)
+    return "  ".join([words, *figures(event.metrics)])
 
 
 def short_path(path: Path) -> str:

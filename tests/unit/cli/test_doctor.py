@@ -23,6 +23,7 @@ def test_everything_promised_is_looked_at(tmp_path: Path) -> None:
         "numpy",
         "native kernels",
         "cores",
+        "NUMA nodes",
         "memory",
         "shared memory",
         "huge pages",

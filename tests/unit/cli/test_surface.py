@@ -30,7 +30,7 @@ SURFACE = {
     },
     "evaluate": {"run", "--debug"},
     "resume": {"run", "--epochs", "--progress", "--no-progress", "--debug"},
-    "export": {"run", "--to", "--debug"},
+    "export": {"run", "--to", "--force", "--debug"},
     "recipes": {"recipe", "--debug"},
     "doctor": {"--debug"},
 }

@@ -71,6 +71,26 @@ def test_a_run_from_train_to_export(command: Command, folder: Path) -> None:
     }
 
 
+def test_export_replaces_a_file_only_when_told(here: Here, folder: Path) -> None:
+    options = ["--strategy", "synchronous", "--epochs", "1", "--run-dir", "run"]
+    assert here("train", "tiny.py", *options).exit_code == 0
+    (folder / "out.safetensors").write_text("mine")
+    refused = here("export", "run", "--to", "out.safetensors")
+    assert refused.exit_code == 2
+    assert "out.safetensors exists; give --force to replace it" in refused.stderr
+    assert (folder / "out.safetensors").read_text() == "mine"
+    assert here("export", "run", "--to", "out.safetensors", "--force").exit_code == 0
+    assert "body.0.weight" in load_file(folder / "out.safetensors")
+
+
+def test_an_error_is_told_once(here: Here) -> None:
+    done = here("train", "tiny.py", "--strategy", "synchronous", "--set", "lr=1e30")
+    assert done.exit_code == 1
+    assert done.output.count("loss is") == 1, done.output
+    assert "failed after 0 epochs" in done.stdout
+    assert "loss is" in done.stderr
+
+
 def test_hogwild_trains_a_users_file(command: Command, folder: Path) -> None:
     printed = checked(command("train", "tiny.py", "--workers", "2", "--no-progress"))
     (run,) = (folder / "runs").iterdir()
@@ -146,7 +166,10 @@ def test_a_run_cut_short_hands_over_its_last_checkpoint(here: Here, folder: Path
     assert all(final_weights(run)[name].equal(moved[name]) for name in moved)
 
 
-def test_ctrl_c_names_the_run_and_resume_goes_on(command: Command, folder: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_is_named_and_resume_goes_on(
+    command: Command, folder: Path, number: signal.Signals, code: int
+) -> None:
     run = folder / "long run"
     arguments = ["train", "tiny.py", "--epochs", "100000", "--workers", "1", "--run-dir", run]
     process = subprocess.Popen(
@@ -159,12 +182,12 @@ def test_ctrl_c_names_the_run_and_resume_goes_on(command: Command, folder: Path)
     )
     try:
         _wait_for_first_epoch(run, process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130, errors
+    assert process.returncode == code, errors
     assert errors.splitlines()[-1] == (
         "manyhands: stopped; resume with: manyhands resume 'long run'"
     )

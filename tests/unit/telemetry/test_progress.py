@@ -203,7 +203,7 @@ def test_the_last_epoch_and_odd_figures_read_well() -> None:
     lines = lines_of([(0, started()), (1, odd), (2, ended)])
     assert lines[2:] == [
         "epoch 3/3  loss nan  accuracy nan  perplexity 1.235e+04  validation loss 1e-07  0.0 s",
-        "failed after 1 epoch and 2:03:04  the loss is nan",
+        "failed after 1 epoch and 2:03:04",
     ]
 
 
