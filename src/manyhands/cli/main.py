@@ -12,6 +12,7 @@ from manyhands.cli.evaluate import evaluate
 from manyhands.cli.export import export
 from manyhands.cli.recipes import recipes
 from manyhands.cli.resume import resume
+from manyhands.cli.strategies import strategies
 from manyhands.cli.train import train
 
 _HELP = """Train neural networks on the CPUs you already have.
@@ -57,7 +58,7 @@ def _options(
     del version
 
 
-for _command in (train, evaluate, resume, export, recipes, doctor):
+for _command in (train, evaluate, resume, export, recipes, strategies, doctor):
     app.command()(_command)
 
 

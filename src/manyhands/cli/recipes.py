@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manyhands.cli.failures import Debug, one_line_errors
+from manyhands.cli.setting_lines import setting_lines
 
 if TYPE_CHECKING:
     from manyhands.recipes.loading import RecipeModule
@@ -39,12 +40,5 @@ def recipes(
 
 
 def _described(module: RecipeModule) -> str:
-    from manyhands.recipes.conversion import shown, type_name
-
-    rows = [(f"{s.name}={shown(s.default)}", type_name(s.type), s.description)
-            for s in module.settings]  # fmt: skip
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    lines = [f"{module.name}: {module.description}".rstrip(": ")]
-    for pair, kind, description in rows:
-        lines.append(f"  {pair:<{widths[0]}}  {kind:<{widths[1]}}  {description}".rstrip())
-    return "\n".join(lines if rows else [*lines, "  (no settings)"])
+    title = f"{module.name}: {module.description}".rstrip(": ")
+    return "\n".join([title, *setting_lines(module.settings, "(no settings)")])

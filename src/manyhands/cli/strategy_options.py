@@ -2,7 +2,7 @@
 
 The options are the fields of the strategy's dataclass. A field that is itself a dataclass lends its
 own: `outer_momentum` is the `momentum` of the strategy's `outer`. Fields of other types than a
-command line can carry are Python's alone.
+command line can carry are Python's alone, as are those that such a part inherits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import get_annotations
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from manyhands.errors import ConfigError
@@ -55,6 +56,8 @@ def offered_options(strategy_type: type, prefix: str = "") -> dict[str, Setting]
     """What a command line can set, by name."""
     found: dict[str, Setting] = {}
     for field, hint, description in _annotated_fields(strategy_type):
+        if prefix and field.name not in get_annotations(strategy_type):
+            continue
         name, part = f"{prefix}{field.name}", _part(hint)
         if part is not None:
             found |= offered_options(part, f"{name}_")

@@ -94,6 +94,7 @@ def train(
                         optimizer=mh.optim.SGD(lr=0.1), train=mh.data.arrays(x, y))
     \b
     Settings and their defaults: manyhands recipes
+    Options of a strategy: manyhands strategies
     """
     from manyhands.cli.building import Request, prepare, requested_settings
     from manyhands.cli.fitting import fit_and_report

@@ -88,6 +88,11 @@ class RunDirectory:
         return self.path / _CONFIG
 
     @property
+    def control_file(self) -> Path:
+        """Says where a run under way listens for commands."""
+        return self.path / ".control"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

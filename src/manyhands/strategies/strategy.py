@@ -179,6 +179,20 @@ class Session(ABC):
     def close(self) -> None:
         """Stop and clean up; may be called twice."""
 
+    def command(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer what somebody asks of the run from outside, in plain values.
+
+        `{"command": "replicas"}`, `{"command": "add", "count": 2}` and `{"command": "remove", ...}`
+        are answered by `{"ok": True, "replicas": [{"replica", "pid", "samples_per_s"}, ...]}`, a
+        refusal is `{"ok": False, "message": "one sentence"}`. Comes on a thread of its own while
+        an epoch is trained, one request at a time.
+        """
+        del request
+        return {
+            "ok": False,
+            "message": "The strategy of this run has no replicas; downpour has some.",
+        }
+
     def __enter__(self) -> Session:
         return self
 

@@ -24,7 +24,12 @@ Here = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Clipped:
+    clip: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(Clipped):
     lr: float = 0.7
     momentum: float = 0.9
 
@@ -81,6 +86,7 @@ def test_what_a_command_line_cannot_carry_is_not_offered() -> None:
     offered = offered_options(Fleet)
     assert "forms" not in offered
     assert "outer" not in offered
+    assert "outer_clip" not in offered
     assert offered["push_every"].description == "steps between pushes"
     assert offered["outer_lr"].default == 0.7
 
@@ -146,6 +152,17 @@ def test_a_run_keeps_its_options_and_resumes_with_them(here: Here, folder: Path)
     resumed = here("resume", "run", "--epochs", "2")
     assert resumed.exit_code == 0, resumed.output
     assert read_config(folder / "run" / "run.toml")["recipe"]["strategy"] == record["strategy"]
+
+
+def test_strategies_are_listed_with_their_options(here: Here) -> None:
+    listed = here("strategies").stdout
+    assert "\nhogwild: " in listed
+    fleet = listed.partition("\nfleet: ")[2].splitlines()
+    assert fleet[0] == "Trains like the synchronous strategy and has options of every kind."
+    assert [line.split() for line in fleet if "push_every" in line] == [
+        ["push_every=1", "int", "steps", "between", "pushes"]
+    ]
+    assert any(line.split() == ["replicas=none", "int", "or", "none"] for line in fleet)
 
 
 def test_a_flag_of_another_strategy_is_refused(here: Here) -> None:

@@ -32,6 +32,7 @@ SURFACE = {
     "resume": {"run", "--epochs", "--progress", "--no-progress", "--debug"},
     "export": {"run", "--to", "--force", "--debug"},
     "recipes": {"recipe", "--debug"},
+    "strategies": {"--debug"},
     "doctor": {"--debug"},
 }
 
