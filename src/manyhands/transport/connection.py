@@ -1,0 +1,138 @@
+"""A client's way in: connect to a server's endpoint, encrypt where needed, introduce ourselves."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from manyhands.errors import ConfigError, ServerUnavailable
+from manyhands.messages import Hello, Welcome
+from manyhands.transport.certificates import Credentials
+from manyhands.transport.endpoint import Endpoint
+from manyhands.transport.handshake import say_hello
+from manyhands.transport.tls import TlsStream, client_context
+from manyhands.transport.tunnel import tunnel
+from manyhands.transport.unix_socket import connect_unix
+
+_TIMEOUT_S = 5.0
+# A peer that was switched off sends nothing: after this much silence the kernel asks for a sign
+# of life, and gives the connection up when none comes.
+_SILENCE_S, _ASK_EVERY_S, _ASK_TIMES = 10, 5, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A server's answer. `fd` is the connection, blocking; `fds` its memory. All owned by us."""
+
+    welcome: Welcome
+    fds: tuple[int, ...]
+    fd: int
+
+
+def greet(
+    endpoint: Endpoint,
+    hello: Hello,
+    *,
+    credentials: Credentials | None = None,
+    same_machine: bool = False,
+    fds: Sequence[int] = (),
+    timeout_s: float = _TIMEOUT_S,
+) -> Greeting:
+    """Open a connection and be welcomed on it. Blocks for `timeout_s` at most.
+
+    `fds` (our memory's descriptor, on the same machine only) stay the caller's. ServerUnavailable
+    when nobody answers and trying again may help, ProtocolError when the server refuses or is not
+    what it should be, ConfigError when the way there can't be right.
+    """
+    if fds and not same_machine:
+        raise ValueError("descriptors reach a server of the same machine only")
+    deadline = time.monotonic() + timeout_s
+    sock = connect(endpoint, credentials, same_machine=same_machine, timeout_s=timeout_s)
+    try:
+        welcome, received = say_hello(sock, hello, fds, deadline)
+    except TimeoutError:
+        sock.close()
+        raise ServerUnavailable(_silent(endpoint, timeout_s)) from None
+    except OSError as error:
+        sock.close()
+        raise ServerUnavailable(
+            f"The server at {endpoint} closed the connection instead of welcoming it: it is "
+            f"ending, too busy or of another run ({type(error).__name__})."
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+    sock.settimeout(None)
+    return Greeting(welcome, received, sock.detach())
+
+
+def connect(
+    endpoint: Endpoint,
+    credentials: Credentials | None = None,
+    *,
+    same_machine: bool = False,
+    timeout_s: float = _TIMEOUT_S,
+) -> socket.socket:
+    """A socket on which plain bytes reach the server: local, TCP, or the end of a TLS tunnel."""
+    try:
+        if same_machine:
+            return connect_unix(_local_name(endpoint), timeout_s)
+        return _connect_tcp(endpoint, credentials, timeout_s)
+    except ConnectionRefusedError as error:
+        raise ServerUnavailable(
+            f"No server listens at {endpoint}: it has ended, or the address is wrong."
+        ) from error
+    except TimeoutError as error:
+        raise ServerUnavailable(_silent(endpoint, timeout_s)) from error
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"The server's machine {endpoint.host!r} is not known here ({error.strerror}): use its "
+            "address, or a name that this machine can look up."
+        ) from error
+    except OSError as error:
+        raise ServerUnavailable(
+            f"The server at {endpoint} can't be reached: {error.strerror or error}."
+        ) from error
+
+
+def tune(sock: socket.socket) -> None:
+    """What every TCP connection wants: small frames at once, and dead peers noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _ASK_EVERY_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _ASK_TIMES)
+
+
+def _connect_tcp(
+    endpoint: Endpoint, credentials: Credentials | None, timeout_s: float
+) -> socket.socket:
+    context = client_context(credentials, endpoint.host) if endpoint.encrypted else None
+    deadline = time.monotonic() + timeout_s
+    sock = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    try:
+        tune(sock)
+        if context is None:
+            return sock
+        stream = TlsStream(sock, context, server_side=False)
+        stream.shake_hands(deadline)
+    except BaseException:
+        sock.close()
+        raise
+    return tunnel(stream)
+
+
+def _local_name(endpoint: Endpoint) -> str:
+    if endpoint.unix is None:
+        raise ConfigError(
+            f"The server at {endpoint} has no local door: only one that listens on loopback has. "
+            "Connect with same_machine=False."
+        )
+    return endpoint.unix
+
+
+def _silent(endpoint: Endpoint, timeout_s: float) -> str:
+    return f"The server at {endpoint} did not answer within {timeout_s:g} s."
