@@ -17,6 +17,8 @@ import torch
 _Floats: TypeAlias = torch.Tensor | npt.NDArray[np.float32]
 _Doubles: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
 _Integers: TypeAlias = torch.Tensor | npt.NDArray[np.int64]
+_Numbers: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 def simd() -> str:
     """The instruction set in use: "avx512", "avx2" or "portable"."""
@@ -130,6 +132,150 @@ def decode(encoding: str, payload: bytes, n: int, out: _Floats, first: int = 0) 
 
 def finite(encoding: str, payload: bytes, n: int) -> bool:
     """Whether a payload is well formed and all its n values are finite."""
+
+class Refused(RuntimeError):
+    """The server answered No. Other chunks of the call were dealt with; the link stays usable."""
+
+    code: int
+    """Why: a `Refusal` of the protocol."""
+    chunk: int
+
+class Link:
+    """One connection to one lane of a parameter server: push, pull and their kin.
+
+    Calls block without the GIL; one thread at a time may use a link, but any may close it. Arrays
+    must stay unchanged until a call returns. `ConnectionError`, `TimeoutError` and a Ctrl-C leave
+    the link broken: make a new one and call again with the same sequence numbers, which a server
+    recognises, so that no update is applied twice. `Refused` is raised once every other chunk of
+    the call is answered.
+
+    On the machine of its server, a link given `own` sends payloads inside that memory by
+    reference, and one given `values` pulls by copying, while the server goes on applying updates:
+    some values may be newer than the version says.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        client: int,
+        window: int = 16,
+        timeout_s: float = 30.0,
+        own: _Bytes | None = None,
+        values: _Bytes | None = None,
+    ) -> None:
+        """Take over `fd`, a connected stream socket (not if this raises).
+
+        At most `window` requests are unanswered at any time. `timeout_s` is how long not a byte
+        may move. `own` is memory that the server maps too, `values` the server's own memory.
+        """
+
+    def push(
+        self,
+        chunks: _Numbers,
+        starts: _Integers,
+        counts: _Integers,
+        values: _Floats,
+        *,
+        rate: float,
+        steps: int,
+        first_sequence: int,
+        versions: _Integers,
+        encoding: str = "float32",
+        keep: float = 0.01,
+        sent: _Floats | None = None,
+    ) -> None:
+        """Send updates: chunk i is `counts[i]` floats of `values` from `starts[i]` on.
+
+        Its sequence number is `first_sequence + i`. `versions` says at which version each was
+        computed and receives the version after it. `encoding` is "float32", "bfloat16", "int8" or
+        "topk", which keeps the share `keep`; `sent` receives what the server decodes.
+        """
+
+    def pull(
+        self,
+        chunks: _Numbers,
+        starts: _Integers,
+        counts: _Integers,
+        out: _Floats,
+        *,
+        versions: _Integers,
+        encoding: str = "float32",
+    ) -> None:
+        """Fetch chunks into their ranges of `out`, and their `versions`."""
+
+    def push_pull(
+        self,
+        chunks: _Numbers,
+        starts: _Integers,
+        counts: _Integers,
+        values: _Floats,
+        out: _Floats,
+        *,
+        rate: float,
+        steps: int,
+        first_sequence: int,
+        versions: _Integers,
+        encoding: str = "float32",
+        keep: float = 0.01,
+        sent: _Floats | None = None,
+    ) -> None:
+        """Push, and fetch every chunk as it is once its update was applied (or newer)."""
+
+    def push_factors(
+        self,
+        chunk: int,
+        a: _Floats,
+        d: _Floats,
+        *,
+        rate: float,
+        steps: int,
+        sequence: int,
+        seen: int,
+        encoding: str = "float32",
+    ) -> int:
+        """Send activations [k, inputs] and errors [k, rows] of a span; returns its version."""
+
+    def push_rows(
+        self,
+        chunk: int,
+        rows: _Numbers,
+        values: _Floats,
+        *,
+        rate: float,
+        steps: int,
+        sequence: int,
+        seen: int,
+    ) -> int:
+        """Send gradients [n, D] of rows, numbered within the chunk; returns its version."""
+
+    def set(self, chunk: int, array: int, values: _Floats) -> None:
+        """Set an array of a chunk: 0 the weights, then the rule's states."""
+
+    def get(self, chunk: int, array: int, out: _Floats) -> int:
+        """Fetch an array of a chunk; returns its version."""
+
+    def places(
+        self, chunks: _Numbers, weights_offsets: _Integers, version_offsets: _Integers
+    ) -> None:
+        """Say where in `values` each chunk's weights and its version (u64) lie, in bytes."""
+
+    def close(self) -> None:
+        """Close the connection; a call in another thread ends with a `ConnectionError`."""
+
+    lease: int
+    """The lease under which the chunks are believed to be held."""
+    @property
+    def waited_s(self) -> float:
+        """Time blocked while there was more to send: the window was full or the server slow."""
+
+    @property
+    def pushed_bytes(self) -> int:
+        """Payloads pushed, as encoded; those by reference count too."""
+
+    @property
+    def pulled_bytes(self) -> int:
+        """Payloads pulled, as encoded; those copied count too."""
 
 class Plan:
     """A network compiled for training: layers are added in order, then `finish`, then `train`.

@@ -1,7 +1,9 @@
 """The native kernels: the one door to the compiled module (`native/`)."""
 
 from manyhands._native import (
+    Link,
     Plan,
+    Refused,
     Rule,
     add_and_clear,
     average,
@@ -18,7 +20,9 @@ from manyhands._native import (
 )
 
 __all__ = [
+    "Link",
     "Plan",
+    "Refused",
     "Rule",
     "add_and_clear",
     "average",

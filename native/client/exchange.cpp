@@ -1,0 +1,198 @@
+#include "client/exchange.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "wire/codec.h"
+
+namespace mh::client {
+namespace {
+
+using wire::Encoding;
+using wire::Kind;
+using wire::Outcome;
+
+constexpr std::size_t kLongestSentence = 65536;
+// Encoded payloads are prepared so many bytes at a time, to be sent while they are in cache.
+constexpr std::size_t kEncodedAtOnce = 256 * 1024;
+
+void prepare_socket(int fd, double longest_wait_s) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  const timeval wait{0, static_cast<suseconds_t>(std::ceil(longest_wait_s * 1e6))};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+  const int yes = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);  // fails on a unix socket: fine
+}
+
+}  // namespace
+
+Exchange::Exchange(int fd, std::size_t window, const Patience& patience)
+    : fd_(fd), patience_(patience), window_(window) {
+  prepare_socket(fd_, patience_.longest_wait().count());
+}
+
+Exchange::~Exchange() { ::close(fd_); }
+
+void Exchange::hang_up() { ::shutdown(fd_, SHUT_RDWR); }
+
+void Exchange::run(Errand& errand) {
+  if (broken_) throw ConnectionLost("This link was lost or closed before; make a new one.");
+  broken_ = true;  // unless the loop comes to its end
+  window_.begin(errand.size());
+  refused_.reset();
+  patience_.begin();
+  go(errand);
+  broken_ = false;
+  if (refused_) throw Refused(*refused_);
+}
+
+void Exchange::go(Errand& errand) {
+  while (!window_.all_answered()) {
+    if (outbox_.empty()) prepare(errand);
+    if (!outbox_.empty() && !send()) {
+      wait_for_either_direction(errand);
+    } else if (outbox_.empty() && !window_.open()) {
+      receive(errand, /*wait=*/true);
+    }
+  }
+}
+
+void Exchange::prepare(Errand& errand) {
+  std::size_t encoded = 0;
+  while (window_.open() && outbox_.has_room() && encoded < kEncodedAtOnce) {
+    const std::size_t i = window_.take_next();
+    Request& request = window_.at(i);
+    errand.prepare(i, request);
+    const bool plain = wire::encoding_of(request.header.flags) == Encoding::kFloat32;
+    encoded += plain ? 0 : request.header.payload_bytes;
+    outbox_.add(request);
+  }
+}
+
+// False if the socket takes nothing at the moment.
+bool Exchange::send() {
+  const wire::Moved sent = outbox_.send(fd_);
+  const bool moved = sent.outcome == Outcome::kDone;
+  // A server that refuses to go on closes after saying why: what it said is read before giving up.
+  if (sent.outcome == Outcome::kBroken) send_error_ = sent.error;
+  patience_.note(moved);
+  return moved;
+}
+
+void Exchange::wait_for_either_direction(Errand& errand) {
+  pollfd ready{fd_, POLLIN | POLLOUT, 0};
+  const auto began = Patience::Clock::now();
+  const auto wait_ms = std::ceil(patience_.longest_wait().count() * 1e3);
+  ::poll(&ready, 1, send_error_ ? 0 : static_cast<int>(wait_ms));
+  waited_s_ += Patience::Seconds(Patience::Clock::now() - began).count();
+  if ((ready.revents & ~POLLOUT) != 0) {
+    receive(errand, /*wait=*/false);
+  } else if (send_error_ != 0) {
+    lose(std::strerror(send_error_));
+  } else {
+    patience_.note(false);
+  }
+}
+
+void Exchange::receive(Errand& errand, bool wait) {
+  const auto began = Patience::Clock::now();
+  const wire::Moved got = inbox_.receive(fd_, wait);
+  if (wait && !window_.all_prepared()) {
+    waited_s_ += Patience::Seconds(Patience::Clock::now() - began).count();
+  }
+  if (got.outcome == Outcome::kClosed) lose("closed by the server");
+  if (got.outcome == Outcome::kBroken) lose(std::strerror(got.error));
+  if (got.outcome == Outcome::kDone) take_replies(errand);
+  patience_.note(got.outcome == Outcome::kDone);
+}
+
+void Exchange::take_replies(Errand& errand) {
+  while (inbox_.payload_complete()) {
+    if (in_reply_) finish_reply(errand);
+    in_reply_ = inbox_.take_header(reply_);
+    if (!in_reply_) return;
+    begin_reply();
+  }
+}
+
+void Exchange::begin_reply() {
+  if (reply_.magic != wire::kMagic || reply_.version != wire::kVersion) {
+    lose_over_reply("which is no frame of this protocol's version");
+  }
+  reply_to_ = window_.find(reply_);
+  // A server that can't make sense of a request may not be able to say which one.
+  const bool refused = static_cast<Kind>(reply_.kind) == Kind::kRefused;
+  if (reply_to_ == Window::kNone && !refused) lose_over_reply("which answers no request");
+  inbox_.expect_payload(place_for_payload(), reply_.payload_bytes);
+}
+
+// Checks the payload's size before any of it is taken.
+std::uint8_t* Exchange::place_for_payload() {
+  const Encoding encoding = wire::encoding_of(reply_.flags);
+  switch (static_cast<Kind>(reply_.kind)) {
+    case Kind::kAck:
+      if (window_.at(reply_to_).out || reply_.payload_bytes != 0) break;
+      return nullptr;
+    case Kind::kValues: {
+      const Request& request = window_.at(reply_to_);
+      if (!request.out || encoding > Encoding::kInt8 ||
+          reply_.payload_bytes != wire::encoded_bytes(encoding, request.floats)) {
+        break;
+      }
+      if (encoding == Encoding::kFloat32) return reinterpret_cast<std::uint8_t*>(request.out);
+      scratch_.resize(reply_.payload_bytes);
+      return scratch_.data();
+    }
+    case Kind::kRefused:
+      if (reply_.payload_bytes > kLongestSentence) break;
+      scratch_.resize(reply_.payload_bytes);
+      return scratch_.data();
+    default:
+      break;
+  }
+  lose_over_reply("which does not fit the request");
+}
+
+void Exchange::finish_reply(Errand& errand) {
+  if (static_cast<Kind>(reply_.kind) == Kind::kRefused) {
+    note_refusal();
+  } else {
+    const Request& request = window_.at(reply_to_);
+    if (request.out) place_values(request);
+    errand.answered(reply_to_, request, reply_);
+  }
+  window_.mark_answered(reply_to_);
+}
+
+void Exchange::place_values(const Request& request) {
+  const Encoding encoding = wire::encoding_of(reply_.flags);
+  if (encoding == Encoding::kFloat32) return;  // they were received where they belong
+  wire::decode(encoding, scratch_.data(), scratch_.size(), request.floats, request.out);
+}
+
+void Exchange::note_refusal() {
+  const std::string sentence(scratch_.begin(), scratch_.end());
+  if (!refused_) refused_.emplace(reply_.count, reply_.chunk, sentence);
+  if (reply_to_ == Window::kNone) lose("closed by the server");
+}
+
+void Exchange::lose(const std::string& why) {
+  if (refused_) throw Refused(*refused_);  // the reason why the server closed
+  throw ConnectionLost("The connection is lost (" + why + ") with " +
+                       std::to_string(window_.unanswered()) + " requests unanswered.");
+}
+
+void Exchange::lose_over_reply(const std::string& why) {
+  lose("the server sent a frame of kind " + std::to_string(reply_.kind) + " for chunk " +
+       std::to_string(reply_.chunk) + " with " + std::to_string(reply_.payload_bytes) +
+       " bytes, " + why);
+}
+
+}  // namespace mh::client

@@ -1,0 +1,96 @@
+// One connection to one lane of a server: push, pull and their kin, each a call that blocks.
+//
+// Not thread-safe. Arrays are the caller's and must stay unchanged until a call returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "client/envelope.h"
+#include "client/exchange.h"
+#include "client/shared_values.h"
+
+namespace mh::client {
+
+struct LinkSettings {
+  std::uint64_t client;
+  std::size_t window;
+  double timeout_s;
+  Memory own;     // shared with the server: payloads inside it go by reference
+  Memory values;  // the server's: pulls copy out of it
+  void (*check_signals)();
+};
+
+// Chunks and the ranges of the flat arrays that they are.
+struct Chunks {
+  std::size_t size;
+  const std::uint32_t* numbers;
+  const std::int64_t* starts;
+  const std::int64_t* counts;
+  std::int64_t* versions;  // in: those that the updates were computed at; out: those answered
+};
+
+struct Factors {
+  std::uint32_t samples;
+  const float* a;
+  std::size_t a_floats;
+  const float* d;
+  std::size_t d_floats;
+};
+
+struct Rows {
+  std::uint32_t count;
+  const std::uint32_t* numbers;
+  const float* values;
+  std::size_t floats;
+};
+
+// Of payloads, as encoded.
+struct Traffic {
+  std::uint64_t pushed_bytes = 0, pulled_bytes = 0;
+};
+
+class Link {
+ public:
+  Link(int fd, const LinkSettings& settings);
+
+  // `sent`, if not null, receives the values as the server decodes them.
+  void push(const Chunks& chunks, const float* values, float* sent, const Update& update,
+            const Compression& compression);
+  void pull(const Chunks& chunks, float* out, wire::Encoding encoding);
+  // `out` receives each chunk's values as they are once its update was applied, or newer.
+  void push_pull(const Chunks& chunks, const float* values, float* sent, float* out,
+                 const Update& update, const Compression& compression);
+
+  // These return the chunk's version.
+  std::uint64_t push_factors(std::uint32_t chunk, const Factors& factors, const Update& update,
+                             std::uint64_t seen, wire::Encoding encoding);
+  std::uint64_t push_rows(std::uint32_t chunk, const Rows& rows, const Update& update,
+                          std::uint64_t seen);
+  std::uint64_t set(std::uint32_t chunk, std::uint32_t array, const float* values,
+                    std::size_t floats);
+  std::uint64_t get(std::uint32_t chunk, std::uint32_t array, float* out, std::size_t floats);
+
+  // Where in the server's memory a chunk's weights and version lie.
+  void place(std::uint32_t chunk, std::uint64_t weights, std::uint64_t version) {
+    shared_.place(chunk, weights, version);
+  }
+  void set_lease(std::uint32_t lease) { envelope_.lease = lease; }
+  std::uint32_t lease() const { return envelope_.lease; }
+
+  // A call in another thread ends with ConnectionLost, and so does every later one.
+  void hang_up() { exchange_.hang_up(); }
+  double waited_s() const { return exchange_.waited_s(); }
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  template <typename Prepare>
+  std::uint64_t run_one(const Prepare& prepare);
+
+  Exchange exchange_;
+  Envelope envelope_;
+  SharedValues shared_;
+  Traffic traffic_;
+};
+
+}  // namespace mh::client
