@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
+NATIVE := $(wildcard native/*.cpp native/*.h native/*/*.cpp native/*/*.h native/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench sanitize clean

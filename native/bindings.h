@@ -8,6 +8,7 @@ namespace mh {
 void bind_updates(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_client(nanobind::module_& m);
+void bind_server(nanobind::module_& m);
 void bind_codec(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
 

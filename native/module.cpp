@@ -44,6 +44,7 @@ NB_MODULE(_native, m) {
   mh::bind_updates(m);
   mh::bind_plan(m);
   mh::bind_client(m);
+  mh::bind_server(m);
   mh::bind_codec(m);
   mh::bind_flat(m);
 }

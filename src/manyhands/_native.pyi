@@ -8,7 +8,7 @@ such races are intended (Adam, section 3.2.2).
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -354,3 +354,89 @@ class Plan:
     @property
     def outputs(self) -> int:
         """How many logits a sample has."""
+
+class ChunkServer:
+    """The native half of a parameter server: chunks on lanes, one thread each.
+
+    Add the chunks, `start`, then hand over connected and authenticated sockets with `adopt`: each
+    leads to one lane and speaks the frames of docs/protocol.md. It opens no socket by itself and
+    decides nothing about who may come. Thread-safe once started; a lane never takes the GIL.
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: int,
+        max_payload_bytes: int = 67108864,
+        refuse_nonfinite: bool = True,
+        staleness: str = "ignore",
+        pin: bool = True,
+    ) -> None:
+        """`staleness`: "ignore", or "scale" to divide an update's rate by its staleness.
+
+        With `refuse_nonfinite` an update is looked at as a whole before any of it is applied;
+        without, large ones are applied in pieces as they arrive. `pin` keeps a lane on one NUMA
+        node where the machine has several.
+        """
+
+    def add_chunk(
+        self,
+        chunk: int,
+        *,
+        lane: int,
+        parameter: int,
+        first_row: int,
+        rows: int,
+        row_floats: int,
+        rule: Rule,
+        state_starts: Sequence[float],
+        lease: int = 0,
+    ) -> None:
+        """Hold rows [first_row, first_row + rows) of a parameter; zeros until they are set.
+
+        Chunks of one parameter whose rows follow each other on one lane form a span, which factors
+        address by its first chunk. `state_starts` is what each state of the rule is filled with.
+        """
+
+    def start(self) -> None: ...
+    def stop(self) -> None:
+        """Close every connection and end the lanes; the memory stays until the object goes."""
+
+    def adopt(
+        self,
+        fd: int,
+        *,
+        lane: int,
+        client: int,
+        admin: bool = False,
+        shared_fd: int = -1,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Take over a connected stream socket, and close `shared_fd` once it is mapped.
+
+        `shared_fd` is the memfd that this client's payloads may lie in; it must be sealed with
+        F_SEAL_SHRINK. After an exception both descriptors still belong to the caller. Only an
+        `admin` connection may set and get arrays.
+        """
+
+    def disconnect(self, client: int) -> None:
+        """Close every connection of a client, soon."""
+
+    def place_of(self, chunk: int) -> tuple[int, int]:
+        """Where a chunk's weights and its version (u64) lie in the server's memory, in bytes."""
+
+    def stats(self) -> dict[str, Any]:
+        """What was counted since the start, over all lanes.
+
+        updates, pushed_bytes, pulled_bytes, frames, replays, rounds, batched_max, blocked_replies
+        and busy_s (seconds in which lanes were working) rise; connections and waiting_bytes
+        (memory of payloads on their way in) are as of now; refused counts by name; staleness has
+        an exact count for 0 to 63 updates and one for all above.
+        """
+
+    @property
+    def memory_fd(self) -> int:
+        """The memfd of weights and versions; clients can map it for reading only."""
+
+    @property
+    def memory_bytes(self) -> int: ...

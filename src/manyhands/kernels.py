@@ -1,6 +1,7 @@
 """The native kernels: the one door to the compiled module (`native/`)."""
 
 from manyhands._native import (
+    ChunkServer,
     Link,
     Plan,
     Refused,
@@ -20,6 +21,7 @@ from manyhands._native import (
 )
 
 __all__ = [
+    "ChunkServer",
     "Link",
     "Plan",
     "Refused",

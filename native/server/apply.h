@@ -1,0 +1,46 @@
+// Stage 3, second half: applies the updates of a round, chunk by chunk.
+//
+// A chunk is walked block by block, and each block takes every waiting update in order before the
+// walk goes on (Adam, section 3.3.1): the block stays in the cache, whatever its rule and states.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "server/admission.h"
+#include "server/batcher.h"
+#include "server/factors.h"
+
+namespace mh::server {
+
+class Applier {
+ public:
+  explicit Applier(LaneContext& context)
+      : context_(context), admission_(context), factors_(context, admission_) {}
+
+  // Applies everything that waits and prepares the replies; empties the batcher.
+  void apply(Batcher& batcher);
+
+ private:
+  struct Step {
+    const Update* update;
+    RuleStep rule;
+  };
+
+  // Each takes the run of updates of its form at the queue's `first` and returns where it ends.
+  std::size_t apply_run(Chunk& chunk, const std::vector<Update>& queue, std::size_t first);
+  std::size_t apply_deltas(Chunk& chunk, const std::vector<Update>& queue, std::size_t first);
+
+  void apply_block(Chunk& chunk, const Step& step, std::size_t first, std::size_t count);
+  void apply_piece(Chunk& chunk, const Update& update);
+  void apply_rows(Chunk& chunk, const Update& update);
+  void set_array(Chunk& chunk, const Update& update);
+  void finish(Chunk& chunk, const Update& update);
+
+  LaneContext& context_;
+  Admission admission_;
+  Factors factors_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace mh::server

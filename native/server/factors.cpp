@@ -1,0 +1,133 @@
+#include "server/factors.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dispatch.h"
+#include "wire/codec.h"
+
+namespace mh::server {
+namespace {
+
+using wire::Encoding;
+using wire::Kind;
+
+// More samples at once would not make the product faster, only its scratch larger.
+constexpr std::size_t kJoinedSamples = 512;
+
+std::size_t bytes_of(std::size_t floats) {
+  return (floats + static_cast<std::size_t>(kSlack)) * sizeof(float);
+}
+
+bool plain(const Frame& frame) {
+  return wire::encoding_of(frame.header.flags) == Encoding::kFloat32 &&
+         reinterpret_cast<std::uintptr_t>(frame.payload) % alignof(float) == 0;
+}
+
+// Numbers [first, first + count) of the payload, each times `scale`.
+void decode(const Frame& frame, std::size_t numbers, std::size_t first, std::size_t count,
+            float scale, float* out) {
+  wire::decode_range(wire::encoding_of(frame.header.flags), frame.payload,
+                     frame.header.payload_bytes, numbers, first, count, out);
+  if (scale == 1.0f) return;
+  for (std::size_t i = 0; i < count; ++i) out[i] *= scale;
+}
+
+}  // namespace
+
+std::size_t Factors::apply(const ChunkShape& span, const std::vector<Update>& queue,
+                           std::size_t first) {
+  Chunk& chunk = context_.store.at(span);
+  joined_ = Joined{};
+  std::size_t end = first;
+  for (; end < queue.size() && fits(chunk, queue[end]); ++end) {
+    const std::size_t ahead = joined_.updates.size();
+    if (!admission_.admit(chunk, queue[end], ahead)) continue;
+    joined_.updates.push_back(&queue[end]);
+    joined_.rates.push_back(admission_.rate(chunk, queue[end], ahead));
+    joined_.samples += queue[end].frame->header.count;
+  }
+  if (!joined_.updates.empty()) apply_joined(span);
+  return end;
+}
+
+bool Factors::fits(const Chunk& chunk, const Update& next) const {
+  if (static_cast<Kind>(next.frame->header.kind) != Kind::kFactors) return false;
+  if (joined_.updates.empty()) return true;
+  // The outer rule counts updates, so each goes through it by itself.
+  return chunk.rule.kind != RuleKind::kOuter &&
+         joined_.samples + next.frame->header.count <= kJoinedSamples;
+}
+
+void Factors::apply_joined(const ChunkShape& span) {
+  joined_.rate = *std::max_element(
+      joined_.rates.begin(), joined_.rates.end(),
+      [](double a, double b) { return std::fabs(a) < std::fabs(b); });
+  Block block;
+  multiply(span, operands(span, block));
+  Chunk* const chunks = context_.store.span(span);
+  for (const Update* update : joined_.updates) {
+    for (std::size_t i = 0; i < span.span_chunks; ++i) chunks[i].advance();
+    context_.counters.updates.add();
+    context_.counters.pushed_bytes.add(update->frame->header.payload_bytes);
+    admission_.acknowledge(chunks[0], *update, chunks[0].version());
+  }
+}
+
+// The payload itself where it can be, or a copy that joins several; rates that differ from the
+// largest are made up for in the errors.
+Factors::Operands Factors::operands(const ChunkShape& span, Block& block) const {
+  const std::size_t in = span.row_floats, rows = span.span_rows;
+  const Frame& only = *joined_.updates[0]->frame;
+  if (joined_.updates.size() == 1 && plain(only)) {
+    const auto* a = reinterpret_cast<const float*>(only.payload);
+    return {a, a + joined_.samples * in};
+  }
+  block = context_.pool.take(bytes_of(joined_.samples * (in + rows)));
+  float* a = block.floats();
+  float* d = a + joined_.samples * in;
+  const Operands whole{a, d};
+  for (std::size_t i = 0; i < joined_.updates.size(); ++i) {
+    const Frame& frame = *joined_.updates[i]->frame;
+    const std::size_t k = frame.header.count, numbers = k * (in + rows);
+    const double scale = joined_.rate != 0.0 ? joined_.rates[i] / joined_.rate : 1.0;
+    decode(frame, numbers, 0, k * in, 1.0f, a);
+    decode(frame, numbers, k * in, k * rows, static_cast<float>(scale), d);
+    a += k * in;
+    d += k * rows;
+  }
+  return whole;
+}
+
+void Factors::multiply(const ChunkShape& span, const Operands& operands) {
+  const KernelTable& table = kernels();
+  const auto in = static_cast<Index>(span.row_floats), k = static_cast<Index>(joined_.samples);
+  const auto panel_floats = static_cast<std::size_t>(k * round_up(in, 2 * table.lanes));
+  const Block panels = context_.pool.take(bytes_of(panel_floats));
+  const Block dy_block =
+      context_.pool.take(bytes_of(static_cast<std::size_t>(k * kBlockRows)));
+  table.pack_panels(k, in, operands.a, in, panels.floats());
+  Chunk* const chunks = context_.store.span(span);
+  for (std::size_t i = 0; i < span.span_chunks; ++i) {
+    Chunk& chunk = chunks[i];
+    chunk.begun += joined_.updates.size();
+    const RuleStep step =
+        at_step(chunk.rule, joined_.rate, static_cast<std::int64_t>(chunk.begun), 1.0);
+    LinearBackward p{};
+    p.batch = k;
+    p.in = in;
+    p.out = chunk.shape->rows;
+    p.dy = operands.d + (chunk.shape->first_row - span.first_row);
+    p.lddy = static_cast<Index>(span.span_rows);
+    p.dy_block = dy_block.floats();
+    p.x_panels = panels.floats();
+    p.weight = chunk.weights;
+    p.state0 = chunk.state(0);
+    p.state1 = chunk.state(1);
+    p.train = true;
+    p.step = &step;
+    table.linear_backward(p);
+  }
+}
+
+}  // namespace mh::server

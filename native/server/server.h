@@ -1,0 +1,61 @@
+// The native half of a parameter server: lanes, their shared memory, and the door that connections
+// come in by (Adam, section 3.3.1).
+//
+// It opens no socket by name, knows no token and no TLS: Python decides who may come and hands over
+// connected, authenticated descriptors. Thread-safe once started.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/lane.h"
+#include "server/shared_memory.h"
+
+namespace mh::server {
+
+struct Totals {
+  std::uint64_t updates = 0, pushed_bytes = 0, pulled_bytes = 0, frames = 0, replays = 0;
+  std::uint64_t busy_ns = 0, rounds = 0, batched_max = 0;
+  std::uint64_t connections = 0, waiting_bytes = 0, blocked_replies = 0;
+  std::array<std::uint64_t, kRefusals> refused{};
+  std::array<std::uint64_t, kStalenessBins> staleness{};
+};
+
+class ChunkServer {
+ public:
+  // Throws std::invalid_argument for no lanes, and for a limit outside what a header can say.
+  ChunkServer(std::uint32_t lanes, const ServerSettings& settings);
+  ~ChunkServer();
+
+  // Before start. Weights are zeros until they are set. Throws std::invalid_argument.
+  void add_chunk(const ChunkShape& shape, const ChunkStart& start);
+  void start();
+  // Ends the lanes and closes their connections; the memory stays until the server goes.
+  void stop();
+
+  // Takes the socket over unless it throws. `shared_fd` is only looked at: the caller closes it.
+  void adopt(int fd, const Sender& sender, int shared_fd);
+  void disconnect(std::uint64_t client);
+
+  int memory_fd() const { return memory().fd(); }
+  std::size_t memory_bytes() const { return memory().bytes(); }
+  Place place_of(std::uint32_t chunk) const;
+  Totals totals() const;
+
+ private:
+  const SharedMemory& memory() const;
+  void require_running() const;
+
+  const ServerSettings settings_;
+  const std::uint32_t lane_count_;
+  Layout layout_;
+  std::vector<std::pair<std::uint32_t, ChunkStart>> starts_;  // by chunk
+  std::vector<Place> places_;                                 // in the layout's order
+  std::unique_ptr<SharedMemory> memory_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  bool started_ = false, stopped_ = false;
+};
+
+}  // namespace mh::server
