@@ -56,6 +56,7 @@ struct Weights {
   }
 };
 
+void test_client();
 void test_codec(const KernelTable& table);
 void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
