@@ -122,7 +122,7 @@ def rows_payload(rows: list[int], values: Floats) -> bytes:
 def test_rows_equal_the_dense_gradient_of_those_rows(name: str, simd: str) -> None:
     with harness() as h:
         for chunk in (0, 1):
-            h.add(chunk, 20, 13, rule=RULES[name])
+            h.add(chunk, 20, 13, rule=rule(name))
         h.server.start()
         client = h.connect()
         rows, values = [3, 19, 0], floats(3, 13)
@@ -159,8 +159,8 @@ def test_encoded_deltas_are_applied_as_decoded(encoding: str, size: int) -> None
     number = {"bfloat16": Encoding.BFLOAT16, "int8": Encoding.INT8, "topk": Encoding.TOP_K}
     kept = max(1, size // 10) if encoding == "topk" else 0
     with harness() as h:
-        h.add(0, size, rule=RULES["momentum"])
-        h.add(1, size, rule=RULES["momentum"])
+        h.add(0, size, rule=rule("momentum"))
+        h.add(1, size, rule=rule("momentum"))
         h.server.start()
         client = h.connect()
         for step in range(1, 4):
