@@ -1,0 +1,182 @@
+"""The parameter servers, as a replica or the driver sees them: connect, push, pull.
+
+A client keeps one connection to each lane of each server. Its verbs are on `servers`, one link
+each, so that a thread per server can keep its own clock; what concerns all servers at once, set-up
+and checkpoints, is here. What happens when a connection breaks is in `lane_link.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from types import TracebackType
+
+import numpy as np
+
+from manyhands.errors import ConfigError
+from manyhands.parameter_server.dialling import Dialling, OwnMemory
+from manyhands.parameter_server.forms import ENCODINGS
+from manyhands.parameter_server.lane_link import Counters, LaneLink
+from manyhands.parameter_server.server_link import Compression, Floats, ServerLink
+from manyhands.parameter_server.shard_map import ShardMap
+from manyhands.transport.certificates import Credentials
+from manyhands.transport.endpoint import Endpoint
+
+
+class ParameterClient:
+    """All servers of a run. Use it in a `with` statement, which connects and hangs up.
+
+    Each of `servers` may be used by another thread; the methods here use all of them and block
+    until all have answered. ServerUnavailable, naming the address, when a server has been silent
+    for `retry_s`; until then every broken connection is mended and nothing is applied twice.
+
+    `client_id` must be new for every client that ever pushes in a run (None draws one): the servers
+    know replays by it. `same_machine` takes the quick way to servers on this machine; arrays that
+    lie in `own` memory then travel by reference. An `admin` may set and read whole arrays.
+    `encoding` is that of dense pushes, `keep` the share that "topk" sends.
+    """
+
+    def __init__(
+        self,
+        shard_map: ShardMap,
+        endpoints: Sequence[Endpoint],
+        *,
+        token: str,
+        credentials: Credentials | None = None,
+        client_id: int | None = None,
+        same_machine: bool = False,
+        own: OwnMemory | None = None,
+        admin: bool = False,
+        window: int = 16,
+        encoding: str = "float32",
+        pull_encoding: str = "float32",
+        keep: float = 0.01,
+        timeout_s: float = 30.0,
+        retry_s: float = 30.0,
+        purpose: str = "",
+    ) -> None:
+        _check(shard_map, endpoints, encoding, pull_encoding, keep)
+        self.shard_map = shard_map
+        self.client_id = secrets.randbits(63) if client_id is None else client_id
+        self._stopping = threading.Event()
+        dialling = Dialling(
+            token=token,
+            client=self.client_id,
+            credentials=credentials,
+            same_machine=same_machine,
+            own=own,
+            admin=admin,
+            window=window,
+            timeout_s=timeout_s,
+            purpose=purpose,
+        )
+        compression = Compression(encoding, pull_encoding, keep)
+        self.servers = [
+            ServerLink(
+                shard_map, server, self._lanes(server, endpoint, dialling, retry_s), compression
+            )
+            for server, endpoint in enumerate(endpoints)
+        ]
+
+    def start(self) -> None:
+        """Connect to every lane of every server."""
+        for server in self.servers:
+            server.connect()
+
+    def pull(self, out: Floats) -> None:
+        """Fetch all weights into a flat array."""
+        for server in self.servers:
+            server.pull(out)
+
+    def set_weights(self, flat: Floats) -> None:
+        """Overwrite all weights; versions stay. For an admin, before training or after a load."""
+        for server in self.servers:
+            server.set_array(0, flat)
+
+    def get_states(self, count: int) -> list[Floats]:
+        """The first `count` states of the update rule, each as a flat array. For an admin."""
+        states = [np.zeros(self.shard_map.floats, np.float32) for _ in range(count)]
+        for server in self.servers:
+            for number, state in enumerate(states):
+                server.get_array(number + 1, state)
+        return states
+
+    def set_states(self, states: Sequence[Floats]) -> None:
+        """Overwrite the states of the update rule. For an admin, after a load."""
+        for server in self.servers:
+            for number, state in enumerate(states):
+                server.set_array(number + 1, state)
+
+    @property
+    def counters(self) -> Counters:
+        """Bytes, waiting and reconnections of all connections so far. Any thread may ask."""
+        return reduce(add, (server.counters for server in self.servers), Counters())
+
+    def interrupt(self) -> None:
+        """End every call that is under way with ServerUnavailable; any thread may. Then close."""
+        self._stopping.set()
+        for server in self.servers:
+            server.interrupt()
+
+    def close(self) -> None:
+        """Hang up; may be called twice. Threads must have left their calls: see `interrupt`."""
+        self._stopping.set()
+        for server in self.servers:
+            server.close()
+
+    def __enter__(self) -> ParameterClient:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lanes(
+        self, server: int, endpoint: Endpoint, dialling: Dialling, retry_s: float
+    ) -> list[LaneLink]:
+        shards = self.shard_map
+        own = shards.chunks_of(server)
+        return [
+            LaneLink(
+                endpoint,
+                lane,
+                [chunk for chunk in own if shards.lane_of(chunk) == lane],
+                dialling,
+                map_version=shards.version,
+                retry_s=retry_s,
+                stopping=self._stopping,
+            )
+            for lane in range(shards.lanes)
+        ]
+
+
+def _check(
+    shards: ShardMap,
+    endpoints: Sequence[Endpoint],
+    encoding: str,
+    pull_encoding: str,
+    keep: float,
+) -> None:
+    if len(endpoints) != shards.servers:
+        raise ConfigError(
+            f"{len(endpoints)} addresses for the {shards.servers} servers of the shard map: give "
+            "one for each."
+        )
+    if encoding not in ENCODINGS:
+        raise ConfigError(f"encoding is {encoding!r}; expected one of {', '.join(ENCODINGS)}.")
+    if pull_encoding not in ("float32", "bfloat16", "int8"):
+        raise ConfigError(f"pull_encoding is {pull_encoding!r}; expected float32, bfloat16, int8.")
+    if not 0 < keep <= 1:
+        raise ConfigError(f"keep is {keep!r}; expected a share, 0 < keep <= 1.")

@@ -1,0 +1,268 @@
+"""The role of a parameter server: a process that holds chunks and applies what is pushed to them.
+
+Adam, section 3.3. Python decides here, who may come in and what is held; receiving, checking,
+queueing, applying and answering are native (`native/server/`), a thread for each lane:
+
+    1 connection   accept, greet (transport), adopt: the lane reads frames and checks them
+    2 batcher      updates wait in the queue of their chunk
+    3 apply        a chunk's waiting updates, block by block while it is in cache
+    4 reply        acknowledgements, values and refusals, many in one write
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from manyhands import kernels
+from manyhands.errors import ConfigError
+from manyhands.messages import Refusal, Welcome
+from manyhands.optim.native import RuleSpec
+from manyhands.parameter_server.reports import ServerReport, report
+from manyhands.parameter_server.shard_map import ShardMap
+from manyhands.transport.certificates import Credentials
+from manyhands.transport.endpoint import Endpoint
+from manyhands.transport.framing import close_fds
+from manyhands.transport.listener import Arrival, listen
+
+logger = logging.getLogger(__name__)
+
+STALENESS = ("ignore", "scale")
+_REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """What a server refuses and how it applies. Given by the driver, the same to every server.
+
+    `staleness="scale"` divides an update's rate by the updates that it did not know of. Updates
+    with values that are not finite are refused, unless `refuse_nonfinite` is False: then large ones
+    are applied in pieces as they arrive. `max_connections` bounds the memory that clients can take:
+    each may have one payload of `max_payload_bytes` under way.
+    """
+
+    host: str = "127.0.0.1"
+    tls: bool = False  # also on loopback; elsewhere always
+    refuse_nonfinite: bool = True
+    staleness: str = "ignore"
+    max_payload_bytes: int = 64 << 20
+    max_connections: int = 1024
+    pin: bool = True
+
+    def __post_init__(self) -> None:
+        if self.staleness not in STALENESS:
+            raise ConfigError(
+                f"staleness is {self.staleness!r}; expected one of {', '.join(STALENESS)}."
+            )
+        if self.max_payload_bytes < 1 << 20:
+            raise ConfigError(
+                f"max_payload_bytes is {self.max_payload_bytes!r}; expected a chunk's 1 MB or more."
+            )
+        if self.max_connections < 1:
+            raise ConfigError(f"max_connections is {self.max_connections!r}; expected at least 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Sent to the driver once, when clients may connect."""
+
+    server: int
+    endpoint: Endpoint
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Told by the driver: this client is gone; close its connections."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Told by the driver: end. Answered with a last report."""
+
+
+class ParameterServer:
+    """The chunks of one server, behind a door that clients come in by.
+
+    Use it in a `with` statement. Threads of its own do the work; `report` and `forget` may be
+    called from any thread. What a client does wrong is answered to that client, counted, and never
+    raised here.
+    """
+
+    def __init__(
+        self,
+        shard_map: ShardMap,
+        server: int,
+        rules: Sequence[RuleSpec],
+        settings: ServerSettings,
+        *,
+        token: str,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._shards = shard_map
+        self._server = server
+        self._settings = settings
+        self._chunks = kernels.ChunkServer(
+            lanes=shard_map.lanes,
+            max_payload_bytes=settings.max_payload_bytes,
+            refuse_nonfinite=settings.refuse_nonfinite,
+            staleness=settings.staleness,
+            pin=settings.pin,
+        )
+        self._add_chunks(rules)
+        self._listener = listen(
+            settings.host, token=token, credentials=credentials, tls=settings.tls
+        )
+        self._receptionist = threading.Thread(target=self._receive, name="reception", daemon=True)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where clients connect."""
+        return self._listener.endpoint
+
+    def start(self) -> None:
+        """Allocate the weights, as zeros until an admin sets them, and let clients in."""
+        self._chunks.start()
+        self._listener.start()
+        self._receptionist.start()
+
+    def report(self) -> ServerReport:
+        """What the server has done so far."""
+        return report(self._server, self._chunks.stats(), self._listener.strangers)
+
+    def forget(self, client: int) -> None:
+        """Close a client's connections."""
+        self._chunks.disconnect(client)
+
+    def close(self) -> None:
+        """Let nobody in, end the lanes and every connection."""
+        self._listener.close()
+        if self._receptionist.is_alive():
+            self._receptionist.join()
+        self._chunks.stop()
+
+    def __enter__(self) -> ParameterServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _add_chunks(self, rules: Sequence[RuleSpec]) -> None:
+        natives = [rule.native() for rule in rules]
+        for chunk in self._shards.chunks_of(self._server):
+            self._chunks.add_chunk(
+                chunk.number,
+                lane=self._shards.lane_of(chunk),
+                parameter=chunk.parameter,
+                first_row=chunk.first_row,
+                rows=chunk.rows,
+                row_floats=chunk.row_floats,
+                rule=natives[chunk.parameter],
+                state_starts=rules[chunk.parameter].state_starts,
+            )
+
+    def _receive(self) -> None:
+        for arrival in self._listener.arrivals():
+            try:
+                self._admit(arrival)
+            except (OSError, ValueError, RuntimeError) as error:
+                logger.warning("The client at %s was not let in: %s", arrival.peer, error)
+
+    def _admit(self, arrival: Arrival) -> None:
+        hello = arrival.hello
+        if hello.lane >= self._shards.lanes:
+            sentence = f"There is no lane {hello.lane}; this server has {self._shards.lanes}."
+            arrival.refuse(Refusal.WRONG_LANE, sentence)
+            return
+        most = self._settings.max_connections
+        if self._chunks.stats()["connections"] >= most:
+            arrival.refuse(Refusal.NOT_ALLOWED, f"{most} connections are open, which is the limit.")
+            return
+        shown = [self._chunks.memory_fd] if arrival.same_machine else []
+        fd = arrival.welcome(self._welcome(hello.lane, arrival.same_machine), shown)
+        try:
+            self._chunks.adopt(
+                fd,
+                lane=hello.lane,
+                client=hello.client,
+                admin=hello.admin,
+                shared_fd=arrival.fds[0] if arrival.fds else -1,
+                shared_bytes=hello.shared_bytes,
+            )
+        except BaseException:
+            close_fds((fd, *arrival.fds))
+            raise
+
+    def _welcome(self, lane: int, same_machine: bool) -> Welcome:
+        own = self._shards.chunks_of(self._server) if same_machine else ()
+        return Welcome(
+            lanes=self._shards.lanes,
+            map_version=self._shards.version,
+            memory_bytes=self._chunks.memory_bytes if same_machine else 0,
+            places=tuple(
+                (chunk.number, *self._chunks.place_of(chunk.number))
+                for chunk in own
+                if self._shards.lane_of(chunk) == lane
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServerTask:
+    """One server as a role: serves until it is told to stop or the driver is gone.
+
+    Sends `Serving`, then a `ServerReport` twice a second; hears `Forget` and `Stop`.
+    """
+
+    shard_map: ShardMap
+    server: int
+    rules: Sequence[RuleSpec]
+    settings: ServerSettings
+    token: str
+    credentials: Credentials | None = None
+
+    def run(self, channel: Connection) -> None:
+        """Serve. Blocks until `Stop`."""
+        server = ParameterServer(
+            self.shard_map,
+            self.server,
+            self.rules,
+            self.settings,
+            token=self.token,
+            credentials=self.credentials,
+        )
+        with server:
+            channel.send(Serving(self.server, server.endpoint, os.getpid()))
+            self._serve(server, channel)
+        channel.send(server.report())
+
+    def _serve(self, server: ParameterServer, channel: Connection) -> None:
+        due = time.monotonic()
+        while True:
+            if channel.poll(max(0.0, due - time.monotonic())):
+                command = channel.recv()
+                if isinstance(command, Stop):
+                    return
+                assert isinstance(command, Forget)
+                server.forget(command.client)
+            else:
+                channel.send(server.report())
+                due += _REPORT_EVERY_S
