@@ -7,7 +7,8 @@ affair, where things are written the run directory's.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from manyhands.run.directory import RunDirectory
 from manyhands.run.weights import load_weights, save_weights
 from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
 from manyhands.telemetry.events import CheckpointWritten, EpochEnded, Note, RunEnded, RunStarted
+from manyhands.transport.control import ControlServer
 
 _BEST = "best.safetensors"
 
@@ -79,15 +81,28 @@ class TrainingRun:
         view = self._view({})
         for callback in self._watching.callbacks:
             callback.on_run_start(view)
-        for epoch in range(self._epochs_done, self._job.epochs):
-            if self._train_and_record(session, epoch):
-                break
+        with self._listening(session):
+            for epoch in range(self._epochs_done, self._job.epochs):
+                if self._train_and_record(session, epoch):
+                    break
         self._finish(session)
 
     def fail(self, reason: str, message: str) -> None:
         """Record that the run ended otherwise: interrupted or failed."""
         self.reason = reason
         self._emit_end(message)
+
+    @contextmanager
+    def _listening(self, session: Session) -> Iterator[None]:
+        """Let the session answer commands of `manyhands replicas` while the block runs."""
+        control = ControlServer(self._directory.path, session.command)
+        with ExitStack() as open_now:
+            try:
+                open_now.enter_context(control)
+            except OSError as error:  # a run that nobody can ask is still a run
+                message = f"The run can't be asked for its replicas: {in_a_sentence(error)}"
+                self._job.emit(Note(message=message, warning=True))
+            yield
 
     def _train_and_record(self, session: Session, epoch: int) -> bool:
         """One epoch; True when the run is to stop after it."""

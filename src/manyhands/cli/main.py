@@ -11,6 +11,7 @@ from manyhands.cli.doctor import doctor
 from manyhands.cli.evaluate import evaluate
 from manyhands.cli.export import export
 from manyhands.cli.recipes import recipes
+from manyhands.cli.replicas import replicas
 from manyhands.cli.resume import resume
 from manyhands.cli.strategies import strategies
 from manyhands.cli.train import train
@@ -58,7 +59,7 @@ def _options(
     del version
 
 
-for _command in (train, evaluate, resume, export, recipes, strategies, doctor):
+for _command in (train, evaluate, resume, replicas, export, recipes, strategies, doctor):
     app.command()(_command)
 
 

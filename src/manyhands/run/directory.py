@@ -7,6 +7,7 @@ runs/mnist-20261115-204201/
     events.jsonl         what happened, one JSON object a line
     tensorboard/         the curves for TensorBoard
     curves.png           the learning curves as a picture
+    control              only while the run goes on: where it listens for commands
 """
 
 from __future__ import annotations
@@ -86,11 +87,6 @@ class RunDirectory:
     @property
     def config_file(self) -> Path:
         return self.path / _CONFIG
-
-    @property
-    def control_file(self) -> Path:
-        """Says where a run under way listens for commands."""
-        return self.path / ".control"
 
     @property
     def checkpoints(self) -> Path:

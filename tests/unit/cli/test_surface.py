@@ -30,6 +30,7 @@ SURFACE = {
     },
     "evaluate": {"run", "--debug"},
     "resume": {"run", "--epochs", "--progress", "--no-progress", "--debug"},
+    "replicas": {"run", "--add", "--remove", "--debug"},
     "export": {"run", "--to", "--force", "--debug"},
     "recipes": {"recipe", "--debug"},
     "strategies": {"--debug"},
