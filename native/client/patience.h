@@ -1,4 +1,4 @@
-// How long to wait for a server: until a deadline without progress, or a signal, whichever is first.
+// How long to wait for a server: until a deadline without progress, or until a signal.
 #pragma once
 
 #include <algorithm>

@@ -77,7 +77,9 @@ inline float to_int8(Index n, const float* x, std::uint8_t* encoded) {
 }
 
 inline void from_int8(Index n, float scale, const std::uint8_t* encoded, float* x) {
-  for (Index i = 0; i < n; ++i) x[i] = scale * static_cast<float>(value_at<std::int8_t>(encoded, i));
+  for (Index i = 0; i < n; ++i) {
+    x[i] = scale * static_cast<float>(value_at<std::int8_t>(encoded, i));
+  }
 }
 
 // A finite number times zero is zero; the others leave NaN in the sums.

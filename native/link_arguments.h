@@ -1,0 +1,111 @@
+// The arguments of a link's calls, checked: what passes can be followed without looking again.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "client/link.h"
+#include "ranges.h"
+#include "wire/encoding_names.h"
+
+namespace mh {
+
+using Numbers = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+[[noreturn]] inline void refuse(const std::string& message) {
+  throw std::invalid_argument(message);
+}
+
+inline std::string text(std::size_t number) { return std::to_string(number); }
+
+// Chunk and row numbers from an array of uint32 or int64.
+inline std::vector<std::uint32_t> numbers_of(const Numbers& array, const char* what) {
+  const bool narrow = array.dtype() == nb::dtype<std::uint32_t>();
+  if (!narrow && array.dtype() != nb::dtype<std::int64_t>()) {
+    throw nb::type_error((std::string(what) + " must be an array of uint32 or int64.").c_str());
+  }
+  std::vector<std::uint32_t> numbers(array.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::int64_t number = narrow ? static_cast<const std::uint32_t*>(array.data())[i]
+                                       : static_cast<const std::int64_t*>(array.data())[i];
+    if (number < 0 || number > std::numeric_limits<std::uint32_t>::max()) {
+      refuse(std::string(what) + " has the number " + std::to_string(number) +
+             "; expected 0 to 2^32 - 1.");
+    }
+    numbers[i] = static_cast<std::uint32_t>(number);
+  }
+  return numbers;
+}
+
+// A payload's length travels as 32 bits.
+inline void require_payload(std::size_t floats) {
+  if (floats >= std::size_t{1} << 29) {
+    refuse("A payload has " + text(floats) + " floats; expected less than 2^29.");
+  }
+}
+
+// A call's chunks, and the numbers that they point to.
+class ChunkList {
+ public:
+  ChunkList(const Numbers& chunks, const ConstIntegers& starts, const ConstIntegers& counts,
+            const Counters& versions, std::size_t floats)
+      : numbers_(numbers_of(chunks, "chunks")) {
+    const Ranges ranges = ranges_within(starts, counts, floats);
+    if (ranges.size != numbers_.size() || versions.size() != numbers_.size()) {
+      refuse("There are " + text(numbers_.size()) + " chunks, " + text(ranges.size) +
+             " ranges and " + text(versions.size()) + " versions; expected as many of each.");
+    }
+    for (std::size_t i = 0; i < ranges.size; ++i) {
+      require_payload(static_cast<std::size_t>(ranges.counts[i]));
+      if (versions.data()[i] < 0) {
+        refuse("A version is " + std::to_string(versions.data()[i]) + "; expected 0 or more.");
+      }
+    }
+    chunks_ = {ranges.size, numbers_.data(), ranges.starts, ranges.counts, versions.data()};
+  }
+  operator const client::Chunks&() const { return chunks_; }
+
+ private:
+  std::vector<std::uint32_t> numbers_;
+  client::Chunks chunks_;
+};
+
+// An array that goes with one of `floats`, or null.
+inline float* beside(const Floats& array, std::size_t floats) {
+  if (array.size() != floats) {
+    refuse("An array has " + text(array.size()) + " floats; expected the values' " + text(floats) +
+           ".");
+  }
+  return array.data();
+}
+inline float* beside(const std::optional<Floats>& array, std::size_t floats) {
+  return array ? beside(*array, floats) : nullptr;
+}
+
+inline client::Compression compression_of(const std::string& encoding, double keep) {
+  if (!(keep > 0.0 && keep <= 1.0)) {
+    refuse("The share to keep is " + std::to_string(keep) + "; expected more than 0, at most 1.");
+  }
+  return {wire::encoding_named(encoding), keep};
+}
+
+inline wire::Encoding values_encoding(const std::string& name) {
+  const wire::Encoding encoding = wire::encoding_named(name);
+  if (encoding == wire::Encoding::kTopK) {
+    refuse("Values are pulled as float32, bfloat16 or int8, not topk.");
+  }
+  return encoding;
+}
+
+inline wire::Encoding factors_encoding(const std::string& name) {
+  const wire::Encoding encoding = wire::encoding_named(name);
+  if (encoding != wire::Encoding::kFloat32 && encoding != wire::Encoding::kBfloat16) {
+    refuse("Factors travel as float32 or bfloat16, not " + name + ".");
+  }
+  return encoding;
+}
+
+}  // namespace mh
