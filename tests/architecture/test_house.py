@@ -38,3 +38,10 @@ def test_importing_brings_no_plotting_and_no_tensorboard():
     code = f"import sys, manyhands.trainer; print([m for m in {heavy} if m in sys.modules])"
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert outcome.stdout.strip() == "[]"
+
+
+def test_a_parameter_server_needs_no_torch():
+    rooms = "manyhands.launch.role_process, manyhands.parameter_server.server"
+    code = f"import sys, {rooms}; print('torch' in sys.modules)"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert outcome.stdout.strip() == "False", outcome.stderr

@@ -15,10 +15,14 @@ import pytest
 from manyhands.launch.local import start_role
 from tests.cluster.conftest import wait_until
 
-# Busy and blocked roles, and one that starts a role itself; a fork that keeps the channels open.
+# Busy, blocked, one that starts a role itself, a server; and a fork that keeps channels open.
 DRIVER = """
     import os, sys, threading, time
     from manyhands.launch.local import start_role
+    from manyhands.messages import Hello, Welcome
+    from manyhands.transport.certificates import RunCertificates
+    from manyhands.transport.connection import greet
+    from manyhands.transport.listener import listen
 
     class Busy:
         def run(self, channel):
@@ -37,7 +41,20 @@ DRIVER = """
             channel.send([os.getpid(), *child.receive()])
             threading.Event().wait()
 
-    roles = [start_role(t(), name="role") for t in (Busy, Blocked, Parent)]
+    class Server:  # open doors, a client that stays, a tunnel between them
+        def run(self, channel):
+            mine = RunCertificates.make()
+            with listen("127.0.0.1", token="ab", credentials=mine.server, tls=True) as listener:
+                hello = Hello(token="ab", client=1, lane=0)
+                client = threading.Thread(
+                    target=lambda: greet(listener.endpoint, hello, credentials=mine.client))
+                client.start()
+                for arrival in listener.arrivals():
+                    arrival.welcome(Welcome(lanes=1, map_version=1))
+                    client.join()
+                    channel.send([os.getpid()])
+
+    roles = [start_role(t(), name="role") for t in (Busy, Blocked, Parent, Server)]
     pids = [pid for role in roles for pid in role.receive()]
     if "fork" in sys.argv and os.fork() == 0:
         sys.stdout.close()
@@ -59,8 +76,10 @@ def _alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize(
+    ("how", "forked"),
+    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)],
+)
 def test_roles_and_their_roles_end_with_a_driver_that_is_killed(how, forked, tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(textwrap.dedent(DRIVER))
@@ -73,7 +92,7 @@ def test_roles_and_their_roles_end_with_a_driver_that_is_killed(how, forked, tmp
     ) as driver:
         try:
             pids = [int(pid) for pid in driver.stdout.readline().split()]
-            assert len(pids) == 4
+            assert len(pids) == 5
             os.kill(driver.pid, how)
             driver.wait(30)
             wait_until(lambda: gone(pids), what="roles ended with their driver", deadline_s=10)

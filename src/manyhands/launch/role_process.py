@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -16,11 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch
-
 from manyhands import kernels
 from manyhands.errors import ManyhandsError, in_a_sentence
-from manyhands.transport.arena import Arena, loads
 
 _PARENT_CHECK_S = 1.0
 
@@ -89,26 +88,42 @@ def _end_with_parent() -> None:
 
 
 def prepare_process(name: str) -> None:
-    """What every role wants: one thread, no denormals, freed memory kept for the next step."""
+    """What every role wants: no Ctrl-C, logs under its name, no denormals, freed memory kept."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"[{name}] %(message)s"))
     logging.getLogger("manyhands").addHandler(handler)
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     kernels.flush_denormals()
     kernels.keep_freed_memory()
+
+
+def prepare_torch() -> None:
+    """One thread and no denormals there either, in a role that uses torch; servers do not."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)
+
+
+def unpickled(data: bytes, fds: list[int], sizes: list[int]) -> Any:
+    """The task, its shared tensors lying in the arenas with these descriptors and sizes."""
+    if not fds:
+        return pickle.loads(data)  # without torch, whose import takes seconds
+    from manyhands.transport.arena import Arena, loads
+
+    return loads(data, [Arena(fd, size) for fd, size in zip(fds, sizes, strict=True)])
 
 
 def main(name: str, fds: str, sizes: str) -> None:
     """Run the task that arrives on the first descriptor; the others are arenas of these sizes."""
     channel_fd, *arena_fds = map(int, fds.split(","))
     prepare_process(name)
-    pairs = zip(arena_fds, map(int, filter(None, sizes.split(","))), strict=True)
-    arenas = [Arena(fd, size) for fd, size in pairs]
     channel = Inbox(channel_fd)
     try:
-        task = loads(channel.recv_bytes(), arenas)
+        data = channel.recv_bytes()
+        task = unpickled(data, arena_fds, [int(size) for size in sizes.split(",") if size])
+        prepare_torch()
         channel.watch()
         task.run(channel)
     except (EOFError, BrokenPipeError, ConnectionResetError):

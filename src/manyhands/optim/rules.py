@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from manyhands.errors import ConfigError
+
+if TYPE_CHECKING:  # a parameter server knows rules and has no use for torch, seconds to import
+    import torch
 
 
 def _require(condition: bool, rule: object, name: str, value: object, expected: str) -> None:
@@ -124,6 +125,8 @@ class SGD(Rule):
         return Rule.sparse_refusal(self)
 
     def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.SGD(
             parameters,
             lr=self.lr,
@@ -160,6 +163,8 @@ class Adagrad(Rule):
         return self.initial_accumulator
 
     def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.Adagrad(
             parameters,
             lr=self.lr,
@@ -192,6 +197,8 @@ class Adam(Rule):
         _require(self.eps > 0, self, "eps", self.eps, "a number > 0")
 
     def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.Adam(
             parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
         )
@@ -206,6 +213,8 @@ class AdamW(Adam):
     name: ClassVar[str] = "adamw"
 
     def torch_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.AdamW(
             parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
         )

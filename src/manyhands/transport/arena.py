@@ -8,7 +8,6 @@ process ends.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import mmap
 import os
@@ -21,6 +20,7 @@ import cloudpickle
 import torch
 
 from manyhands.errors import ConfigError
+from manyhands.transport.sealing import seal
 
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 # An odd number of cache lines between tensors: a weight and its optimizer state, walked side by
@@ -35,25 +35,13 @@ def _room(size_bytes: int) -> int:
 def _anonymous_file(size_bytes: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("manyhands", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.truncate(fd, size_bytes)
+        seal(fd)
     else:
         fd, path = tempfile.mkstemp(prefix="manyhands-")
         os.unlink(path)
-    os.truncate(fd, size_bytes)
-    if hasattr(os, "memfd_create"):
-        # A peer that maps this can't be made to fault by a shorter file (SIGBUS).
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        os.truncate(fd, size_bytes)
     return fd
-
-
-def never_shrinks(fd: int, size_bytes: int) -> bool:
-    """Whether memory that a peer sent holds this many bytes, and will for as long as it exists."""
-    if not hasattr(fcntl, "F_GET_SEALS"):
-        return False
-    try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:  # not memory at all
-        return False
-    return bool(seals & fcntl.F_SEAL_SHRINK) and os.fstat(fd).st_size >= size_bytes
 
 
 class Arena:

@@ -29,7 +29,6 @@ from manyhands.messages import (
     frame,
     refused,
 )
-from manyhands.transport.arena import never_shrinks
 from manyhands.transport.framing import (
     Frame,
     NotOurs,
@@ -38,6 +37,7 @@ from manyhands.transport.framing import (
     read_frame,
     send_frame,
 )
+from manyhands.transport.sealing import never_shrinks
 
 
 def say_hello(

@@ -116,6 +116,8 @@ class _Tunnel:
                         raise EOFError("the peer said goodbye")
                     return count, True  # pass these on; the farewell is seen again
                 count += read
+                if not self._stream.incoming.pending:  # spares an exception at every message
+                    return count, False
         return count, True
 
     def _encrypted(self, data: memoryview) -> bytes:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from manyhands.transport.arena import Arena, dumps, loads, never_shrinks
+from manyhands.transport.arena import Arena, dumps, loads
+from manyhands.transport.sealing import never_shrinks
 
 
 def second_mapping(arena: Arena) -> Arena:
