@@ -64,9 +64,11 @@ void Exchange::go(Errand& errand) {
   }
 }
 
+// Half a window at a time: the server works on one half while the other is on its way.
 void Exchange::prepare(Errand& errand) {
-  std::size_t encoded = 0;
-  while (window_.open() && outbox_.has_room() && encoded < kEncodedAtOnce) {
+  std::size_t encoded = 0, prepared = 0;
+  while (window_.open() && prepared++ < window_.half() && outbox_.has_room() &&
+         encoded < kEncodedAtOnce) {
     const std::size_t i = window_.take_next();
     Request& request = window_.at(i);
     errand.prepare(i, request);

@@ -20,6 +20,7 @@ class Window {
   bool all_prepared() const { return next_ == requests_; }
   bool all_answered() const { return oldest_ == requests_; }
   bool open() const { return !all_prepared() && next_ - oldest_ < slots_.size(); }
+  std::size_t half() const { return (slots_.size() + 1) / 2; }
   std::size_t unanswered() const { return requests_ - oldest_; }
 
   // The number of the next request; its slot was cleared for it.
