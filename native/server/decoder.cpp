@@ -23,9 +23,6 @@ Verdict skip(Refusal refusal, std::string sentence) {
   return refuse(Action::kSkip, refusal, std::move(sentence));
 }
 
-bool is_update(Kind kind) {
-  return kind == Kind::kDelta || kind == Kind::kFactors || kind == Kind::kRows;
-}
 bool is_request(Kind kind) {
   return is_update(kind) || kind == Kind::kPull || kind == Kind::kSet || kind == Kind::kGet;
 }

@@ -40,6 +40,10 @@ struct Verdict {
 Verdict check(const wire::Header& header, const Sender& sender, const Layout& layout,
               std::uint64_t max_payload_bytes);
 
+// Whether a frame carries a gradient, which must count once however often it is sent.
+inline bool is_update(wire::Kind kind) {
+  return kind == wire::Kind::kDelta || kind == wire::Kind::kFactors || kind == wire::Kind::kRows;
+}
 inline bool by_reference(const wire::Header& header) {
   return (header.flags & wire::kByReference) != 0;
 }

@@ -107,7 +107,8 @@ bool Receiver::take(const Header& header) {
     incomplete_ = true;
     expect_large_ = false;
     return false;
-  } else if (context_.store.at(*verdict.shape).log.applied(header.client, header.sequence)) {
+  } else if (is_update(static_cast<Kind>(header.kind)) &&
+             context_.store.at(*verdict.shape).log.applied(header.client, header.sequence)) {
     take_replay(header, *verdict.shape);
   } else {
     begin_large(header, *verdict.shape);

@@ -10,7 +10,10 @@
 
 int main(int argc, char** argv) {
   const bool shared = argc > 1 && std::strcmp(argv[1], "shared") == 0;
-  if (!shared) mh::test::test_client();
+  if (!shared) {
+    mh::test::test_client();
+    mh::test::test_server();
+  }
   for (const mh::KernelTable* table : mh::available_kernels()) {
     mh::use_kernels(table->name);
     mh::test::test_two_threads(shared);

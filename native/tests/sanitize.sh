@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the stand-alone test program under each sanitizer and runs it; fails on the first report.
+# Builds the stand-alone test programs under each sanitizer and runs them; fails on the first
+# report.
 # Usage: native/tests/sanitize.sh [build directory, default build/sanitize]
 set -eu
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -8,7 +9,7 @@ build=${1:-$source/build/sanitize}
 if grep -qs avx512vl /proc/cpuinfo; then avx512=ON; else avx512=OFF; fi
 for sanitizer in address,undefined thread; do
   # Vectors as wide as AVX-512's reach furthest over a row's end, on any machine.
-  if [ "$sanitizer" = thread ]; then lanes=4; else lanes=16; fi
+  if [ "$sanitizer" = thread ]; then lanes=4 inputs=3000; else lanes=16 inputs=20000; fi
   directory=$build/$(echo "$sanitizer" | tr , -)
   cmake -S "$source" -B "$directory" -DMANYHANDS_MODULE=OFF -DMANYHANDS_TESTS=ON \
     -DMANYHANDS_AVX512=$avx512 -DMANYHANDS_PORTABLE_LANES=$lanes \
@@ -19,4 +20,5 @@ for sanitizer in address,undefined thread; do
   TSAN_OPTIONS="halt_on_error=1" "$tests"
   TSAN_OPTIONS="halt_on_error=1 suppressions=$source/native/tests/thread_sanitizer.supp" \
     "$tests" shared
+  TSAN_OPTIONS="halt_on_error=1" "$directory/native/tests/fuzz_frames" "$inputs"
 done

@@ -47,6 +47,17 @@ def test_the_same_update_twice_in_one_round_is_applied_once() -> None:
         np.testing.assert_allclose(client.pull(0), -floats(10))
 
 
+def test_setting_an_array_is_never_taken_for_an_update_sent_again() -> None:
+    with harness() as h:
+        h.add(0, LARGE)
+        h.server.start()
+        admin = h.connect(admin=True)
+        admin.push(0, floats(LARGE), sequence=9)
+        reply = admin.ask(Kind.SET, floats(LARGE, 1).tobytes(), sequence=3)
+        assert (reply.kind, reply.seen) == (Kind.ACK, 1)
+        np.testing.assert_array_equal(admin.pull(0), floats(LARGE, 1))
+
+
 def send_part(client: RawClient, gradient: Floats, sequence: int, share: float) -> None:
     data = frame(Kind.DELTA, gradient.tobytes(), sequence=sequence, client=client.client)
     client.sock.sendall(data[: int(len(data) * share)])

@@ -1,0 +1,297 @@
+// Feeds a chunk server bytes that no client should send: the header check by itself, then a whole
+// lane over a socket.
+//
+// LLVMFuzzerTestOneInput is libFuzzer's entry (build with clang -fsanitize=fuzzer and
+// -DMANYHANDS_LIBFUZZER). The program by itself needs no libFuzzer: it mutates good frames from a
+// seed, a fixed number of times:   fuzz_frames [inputs, default 20000] [seed, default 1]
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "random.h"
+#include "raw_frames.h"
+#include "server/decoder.h"
+#include "server/server.h"
+#include "wire/codec.h"
+
+namespace mh::test {
+namespace {
+
+using server::ChunkServer;
+using wire::Encoding;
+using wire::Header;
+using wire::Kind;
+
+constexpr std::uint64_t kClient = 1;
+constexpr std::uint64_t kMaxPayload = 1u << 18;
+constexpr std::uint64_t kSharedBytes = 1u << 16;
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "failed: %s\n", what);
+  std::abort();
+}
+
+std::vector<server::ChunkShape> shapes() {
+  return {
+      {0, 0, 0, 0, 1, 100, 0, 0},      // plain
+      {1, 0, 1, 0, 7, 10, 0, 1},       // a span of two chunks
+      {2, 0, 1, 7, 5, 10, 0, 1},       //
+      {3, 0, 2, 0, 40, 1000, 0, 2},    // larger than the inbox takes
+      {4, 0, 3, 0, 3, 1, 9, 0},        // under another lease
+      {5, 1, 4, 0, 1, 10, 0, 0},       // on another lane
+  };
+}
+
+server::ChunkStart start_of(const server::ChunkShape& shape) {
+  const char* const names[] = {"sgd", "adagrad", "adam"};
+  return {Rule(names[shape.states], RuleSettings{}), std::vector<float>(shape.states, 0.1f)};
+}
+
+// --- the header check by itself
+
+void require_accepted_fits(const Header& h, const server::Sender& sender,
+                           const server::ChunkShape& shape) {
+  require(h.payload_bytes <= kMaxPayload, "an accepted payload is within the limit");
+  require(h.client == sender.client && shape.lane == sender.lane && shape.lease == h.lease,
+          "an accepted frame comes from whom and goes where it should");
+  if (server::by_reference(h)) {
+    require(h.place <= sender.shared_bytes && sender.shared_bytes - h.place >= h.payload_bytes,
+            "an accepted place lies in the client's memory");
+  }
+  const std::uint64_t floats = shape.floats(), count = h.count;
+  switch (static_cast<Kind>(h.kind)) {
+    case Kind::kDelta:
+      require(h.payload_bytes == wire::encoded_bytes(wire::encoding_of(h.flags), floats, count) &&
+                  (wire::encoding_of(h.flags) != Encoding::kTopK || count <= floats),
+              "an accepted delta has its chunk's size");
+      break;
+    case Kind::kFactors:
+      require(count > 0 && shape.span_rows > 0 &&
+                  h.payload_bytes >= 2 * count * (shape.row_floats + shape.span_rows),
+              "accepted factors have their span's size");
+      break;
+    case Kind::kRows:
+      require(h.payload_bytes == count * (4 + 4 * std::uint64_t{shape.row_floats}),
+              "accepted rows have their size");
+      break;
+    case Kind::kSet:
+      require(sender.admin && h.payload_bytes == 4 * floats && count <= shape.states,
+              "an accepted array has its chunk's size");
+      break;
+    default:
+      require(h.payload_bytes == 0, "an accepted question has no payload");
+  }
+}
+
+void fuzz_check(const std::uint8_t* data, std::size_t size, const server::Layout& layout) {
+  for (std::size_t at = 0; at + sizeof(Header) <= size; at += sizeof(Header)) {
+    Header header;
+    std::memcpy(&header, data + at, sizeof header);
+    for (const bool admin : {false, true}) {
+      const server::Sender sender{kClient, 0, admin, kSharedBytes};
+      const server::Verdict verdict = server::check(header, sender, layout, kMaxPayload);
+      const bool accepted = verdict.action == server::Action::kAccept;
+      require(accepted == (verdict.shape != nullptr), "accepted frames have a chunk");
+      require(accepted == verdict.sentence.empty(), "refused frames have a sentence");
+      if (accepted) require_accepted_fits(header, sender, *verdict.shape);
+    }
+  }
+}
+
+// --- a whole lane
+
+int shared_memory() {
+  const int fd = memfd_create("fuzz", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+  require(fd >= 0 && ftruncate(fd, kSharedBytes) == 0 &&
+              fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
+          "memory for payloads by reference");
+  return fd;
+}
+
+struct Target {
+  server::Layout layout;
+  std::unique_ptr<ChunkServer> servers[2];  // with and without the check for finite numbers
+  int memory = shared_memory();
+
+  Target() {
+    for (const server::ChunkShape& shape : shapes()) layout.add(shape);
+    layout.finish();
+    for (int i = 0; i < 2; ++i) {
+      server::ServerSettings settings;
+      settings.max_payload_bytes = kMaxPayload;
+      settings.refuse_nonfinite = i == 0;
+      servers[i] = std::make_unique<ChunkServer>(2, settings);
+      for (const server::ChunkShape& shape : shapes()) {
+        servers[i]->add_chunk(shape, start_of(shape));
+      }
+      servers[i]->start();
+    }
+  }
+  ~Target() { close(memory); }
+};
+
+Target& target() {
+  static Target made;
+  return made;
+}
+
+// Sends the bytes, says that no more will come, and reads replies until the server hangs up.
+void fuzz_lane(ChunkServer& server, const std::uint8_t* data, std::size_t size, bool admin) {
+  int ends[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
+  server.adopt(ends[1], {kClient, 0, admin, kSharedBytes}, target().memory);
+  std::size_t sent = 0;
+  Bytes drained(1 << 16);
+  for (bool open = true; open;) {
+    const ssize_t now = sent < size ? send(ends[0], data + sent, size - sent,
+                                           MSG_NOSIGNAL | MSG_DONTWAIT)
+                                    : -1;
+    if (now > 0) sent += static_cast<std::size_t>(now);
+    if (sent == size && now > 0) shutdown(ends[0], SHUT_WR);
+    const ssize_t got = recv(ends[0], drained.data(), drained.size(),
+                             sent < size && now > 0 ? MSG_DONTWAIT : 0);
+    open = got > 0 || (got < 0 && errno == EAGAIN);
+  }
+  close(ends[0]);
+}
+
+}  // namespace
+}  // namespace mh::test
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace mh::test;
+  if (size == 0) return 0;
+  fuzz_check(data, size, target().layout);
+  for (const auto& server : target().servers) {
+    fuzz_lane(*server, data, size, size % 2 == 0);
+  }
+  return 0;
+}
+
+#ifndef MANYHANDS_LIBFUZZER
+namespace mh::test {
+namespace {
+
+Bytes payload_of(Random& random, std::size_t bytes) {
+  Bytes out(bytes);
+  for (std::size_t i = 0; i + 4 <= bytes; i += 4) {
+    const float value = static_cast<float>(random.next() % 2001) / 1000.0f - 1.0f;
+    std::memcpy(out.data() + i, &value, sizeof value);
+  }
+  return out;
+}
+
+// A frame that a server accepts, of any kind.
+Bytes good_frame(Random& random) {
+  static std::uint64_t sequence = 0;
+  const std::vector<server::ChunkShape>& chunks = target().layout.chunks();
+  const server::ChunkShape& shape = chunks[random.next() % chunks.size()];
+  const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows, Kind::kPull, Kind::kSet,
+                        Kind::kGet};
+  const Kind kind = kinds[random.next() % 6];
+  Header h = header_of(kind, shape.chunk, kClient, ++sequence);
+  h.lease = shape.lease;
+  h.flags = random.next() % 4 == 0 ? wire::kWantValues : 0;
+  std::size_t bytes = 0;
+  if (kind == Kind::kDelta) {
+    const auto encoding = static_cast<Encoding>(random.next() % 4);
+    h.flags = wire::with_encoding(h.flags, encoding);
+    h.count = static_cast<std::uint32_t>(random.next() % (shape.floats() + 1));
+    bytes = wire::encoded_bytes(encoding, shape.floats(), h.count);
+  } else if (kind == Kind::kFactors) {
+    h.count = 1 + random.next() % 20;
+    bytes = std::size_t{4} * h.count * (shape.row_floats + shape.span_rows);
+  } else if (kind == Kind::kRows) {
+    h.count = random.next() % 10;
+    bytes = std::size_t{h.count} * (4 + 4 * std::size_t{shape.row_floats});
+  } else if (kind == Kind::kSet || kind == Kind::kGet) {
+    h.count = random.next() % (shape.states + 1);
+    bytes = kind == Kind::kSet ? 4 * shape.floats() : 0;
+  }
+  Bytes payload = payload_of(random, bytes);
+  if (kind == Kind::kRows) std::fill_n(payload.begin(), 4 * h.count, std::uint8_t{0});
+  if (random.next() % 4 == 0 && bytes > 0 && bytes < kSharedBytes) {
+    h.flags |= wire::kByReference;
+    h.place = random.next() % (kSharedBytes - bytes);
+    Bytes frame = frame_of(h, payload.data(), bytes);
+    frame.resize(sizeof h);
+    return frame;
+  }
+  return frame_of(h, payload.data(), bytes);
+}
+
+// Numbers at which lengths and counts go wrong.
+std::uint32_t awkward(Random& random) {
+  const std::uint32_t numbers[] = {0,      1,          3,          4,          63,        64,
+                                   65,     0x7fffffff, 0x80000000, 0xffffffff, 0xfffffffc, 1u << 18,
+                                   1u << 17, (1u << 18) + 1, 0x7f800000, 0x7fc00000};
+  return numbers[random.next() % (sizeof numbers / sizeof *numbers)];
+}
+
+void mutate(Random& random, Bytes& bytes) {
+  const std::size_t at = random.next() % bytes.size();
+  switch (random.next() % 6) {
+    case 0:
+      bytes[at] ^= static_cast<std::uint8_t>(1u << (random.next() % 8));
+      break;
+    case 1:
+      bytes[at] = static_cast<std::uint8_t>(random.next());
+      break;
+    case 2: {  // a field of the header, or four bytes of the payload
+      const std::uint32_t number = awkward(random);
+      const std::size_t field = random.next() % 3 ? at % sizeof(Header) / 4 * 4 : at / 4 * 4;
+      if (field + 4 <= bytes.size()) std::memcpy(bytes.data() + field, &number, sizeof number);
+      break;
+    }
+    case 3:
+      bytes.resize(at + 1);
+      break;
+    case 4:
+      bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), random.next() % 70, 0x5a);
+      break;
+    default:
+      break;  // as it is
+  }
+}
+
+Bytes input(Random& random) {
+  Bytes out;
+  const std::uint64_t frames = 1 + random.next() % 6;
+  for (std::uint64_t i = 0; i < frames; ++i) {
+    Bytes frame = good_frame(random);
+    for (std::uint64_t times = random.next() % 3; times > 0; --times) mutate(random, frame);
+    out.insert(out.end(), frame.begin(), frame.end());
+  }
+  return out;
+}
+
+void require_alive() {
+  for (const auto& server : target().servers) {
+    const server::Totals totals = server->totals();
+    require(totals.waiting_bytes == 0, "no payload of a broken connection is kept");
+    require(totals.updates > 0, "good frames among the bad were applied");
+  }
+}
+
+}  // namespace
+}  // namespace mh::test
+
+int main(int argc, char** argv) {
+  using namespace mh::test;
+  const long inputs = argc > 1 ? std::atol(argv[1]) : 20000;
+  mh::Random random(argc > 2 ? static_cast<std::uint64_t>(std::atol(argv[2])) : 1);
+  for (long i = 0; i < inputs; ++i) {
+    const Bytes bytes = input(random);
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  }
+  require_alive();
+  std::printf("%ld inputs: ok\n", inputs);
+  return 0;
+}
+#endif
