@@ -75,10 +75,17 @@ def test_a_push_brings_the_new_weights_and_their_version(same_machine):
         with running.client() as other:
             other.servers[0].push(running.flat(1), rate=1.0, steps=1)
             assert other.servers[0].staleness == 3  # it never pulled
+        for _ in range(2):
+            link.push(running.flat(1), rate=1.0, steps=1)
+            assert link.staleness == 1  # the other's update; it knows its own
+        link.pull(out)
         link.push(running.flat(1), rate=1.0, steps=1)
-        assert link.staleness == 1
+        assert link.staleness == 0
+        report = running.report()
+        chunks = len(running.shards.chunks)
+        assert report.staleness[:4] == (4 * chunks, 2 * chunks, 0, chunks)
         counters = client.counters
-        assert counters.pushed_bytes == 4 * 4 * running.used().sum()
+        assert counters.pushed_bytes == 4 * 6 * running.used().sum()
         assert counters.reconnects == 0
 
 
@@ -201,9 +208,7 @@ def test_a_forgotten_client_is_cut_off_and_a_stopped_server_reports_last():
 
 
 def test_too_many_connections_are_refused():
-    with (
-        fleet(lanes=2, max_connections=3) as running,
-        running.client(),
-        pytest.raises(ProtocolError, match="3 connections are open"),
-    ):
-        running.client().start()
+    with fleet(max_connections=2) as running, running.client(), running.client():
+        running.wait_for(lambda r: r.connections == 2, what="two are connected")
+        with pytest.raises(ProtocolError, match="2 connections are open"):
+            running.client().start()

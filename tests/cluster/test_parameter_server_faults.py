@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
+import psutil
 import pytest
 
 from manyhands.errors import ServerUnavailable
@@ -166,6 +167,22 @@ def test_a_dead_server_is_named_after_the_time_allowed():
             client.servers[1].push(running.flat(1), rate=1.0, steps=1)
         with pytest.raises(ServerUnavailable, match=address):
             running.client(retry_s=0.2).start()
+
+
+def test_a_server_that_was_asleep_applies_what_it_was_sent_again_once():
+    with fleet(parameters=LARGE) as running, running.client(timeout_s=0.5) as client:
+        server = psutil.Process(running.roles[0].pid)
+        server.suspend()
+        pushing = threading.Thread(
+            target=lambda: client.servers[0].push(running.flat(1), rate=1.0, steps=1)
+        )
+        pushing.start()
+        try:
+            wait_until(lambda: client.counters.reconnects > 0, what="the client gives up once")
+        finally:
+            server.resume()
+        pushing.join(60)
+        np.testing.assert_array_equal(running.weights(), np.where(running.used(), -1, 0))
 
 
 def test_interrupting_ends_a_call_that_waits():

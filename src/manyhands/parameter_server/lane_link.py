@@ -32,7 +32,11 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What has passed over connections; `waited_s` is the time spent on slower servers."""
+    """What has passed over connections.
+
+    `waited_s` is the time in which there was more to send and the server did not take it;
+    `reconnects` counts connections that were lost.
+    """
 
     pushed_bytes: int = 0
     pulled_bytes: int = 0
@@ -66,6 +70,7 @@ class LaneLink:
         stopping: threading.Event,
     ) -> None:
         self.lane = lane
+        self.is_needed = bool(chunks)
         self._endpoint = endpoint
         self._chunks = chunks
         self._dialling = dialling
@@ -100,7 +105,7 @@ class LaneLink:
             except kernels.Refused as refusal:
                 raise self._refused(refusal) from None
             except (OSError, ServerUnavailable) as error:  # a TimeoutError is an OSError
-                self._drop()
+                self._lose()
                 now = time.monotonic()
                 deadline = deadline or now + self._retry_s
                 if now >= deadline or self._stopping.wait(pause_s * random.uniform(0.5, 1.5)):
@@ -124,24 +129,29 @@ class LaneLink:
         self._drop()
 
     def _connected(self) -> kernels.Link:
-        if self._stopping.is_set():
-            raise ConnectionAbortedError("the client is closing")
-        if self._link is None:
+        if self._link is None and not self._stopping.is_set():
             self._link = dial(
                 self._dialling, self._endpoint, self.lane, self._chunks, self._map_version
             )
+        if self._link is None or self._stopping.is_set():  # also when it was set while we dialled
+            raise ConnectionAbortedError("the client is closing")
         return self._link
+
+    def _lose(self) -> None:
+        if self._link is not None:
+            self._past = self._past + Counters(reconnects=1)
+        self._drop()
 
     def _drop(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-            self._past = self._past + _counted(link) + Counters(reconnects=1)
+            self._past = self._past + _counted(link)
 
     def _refused(self, refusal: kernels.Refused) -> ManyhandsError:
         sentence = f"{self._name} refused: {refusal}"
         if refusal.code in _CLOSING_REFUSALS:
-            self._drop()
+            self._lose()
         if refusal.code in _ROUTE_REFUSALS:
             return StaleRoute(sentence)
         return ProtocolError(sentence, refusal=refusal.code)

@@ -13,25 +13,26 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from manyhands import kernels
 from manyhands.parameter_server.lane_link import Counters, LaneLink
-from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap
+from manyhands.parameter_server.parts import (
+    Integers,
+    Part,
+    parts_by_lane,
+    ranges_of,
+    rows_by_parameter,
+    spans_by_parameter,
+)
+from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap, Span
 
 Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 _Answer = TypeVar("_Answer")
-
-
-class Ranges(NamedTuple):
-    """Pieces of a flat array, in floats, in the order of the array."""
-
-    starts: Integers
-    counts: Integers
+_WORTH_A_THREAD_BYTES = 1 << 20  # of a lane's part: less is sent before a thread has woken up
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,6 @@ class Compression:
     push: str = "float32"
     pull: str = "float32"
     keep: float = 0.01
-
-
-class _Part:
-    """Some chunks of one lane, as the arrays that the kernels take."""
-
-    def __init__(self, lane: LaneLink, chunks: Sequence[Chunk]) -> None:
-        self.lane = lane
-        self.numbers = np.array([chunk.number for chunk in chunks], np.int64)
-        self.ranges = _ranges(chunks)
 
 
 class ServerLink:
@@ -66,15 +58,18 @@ class ServerLink:
         own = shards.chunks_of(server)
         deltas = [c for c in own if shards.parameters[c.parameter].form is Form.DELTA]
         self.server = server
-        self.ranges = _ranges(deltas)  # what `push` sends
-        self.all_ranges = _ranges(own)  # what `pull` fetches
-        self.staleness = 0.0  # updates by others that the last push's values did not know of, mean
-        self._shards = shards
+        self.ranges = ranges_of(deltas)  # what `push` sends
+        self.all_ranges = ranges_of(own)  # what `pull` fetches
+        self.staleness = 0.0  # updates by others that the last push did not know of, mean
+        self._floats = shards.floats
         self._lanes = lanes
         self._compression = compression
-        self._deltas = _parts(shards, deltas, lanes)
-        self._all = _parts(shards, own, lanes)
-        self._versions = np.zeros(len(shards.chunks), np.int64)  # of what was pulled last
+        self._deltas = parts_by_lane(shards, deltas, lanes)
+        self._all = parts_by_lane(shards, own, lanes)
+        self._spans = spans_by_parameter(shards, server)
+        self._rows = rows_by_parameter(shards, own, lanes)
+        # What this client knows: the versions pulled last, and its own updates since.
+        self._known = np.zeros(len(shards.chunks), np.int64)
         self._threads = ThreadPoolExecutor(len(lanes), f"server{server}-lane")
 
     @property
@@ -99,15 +94,15 @@ class ServerLink:
         """Fetch the weights of every chunk, or of those alone that travel as deltas."""
         self._require_flat(out)
 
-        def pull_part(part: _Part) -> None:
-            versions = self._versions[part.numbers]
+        def pull_part(part: Part) -> None:
+            versions = self._known[part.numbers]
             encoding = self._compression.pull
             part.lane.call(
                 lambda link: link.pull(
                     part.numbers, *part.ranges, out, versions=versions, encoding=encoding
                 )
             )
-            self._versions[part.numbers] = versions
+            self._known[part.numbers] = versions
 
         self._on_every_lane(self._deltas if deltas_only else self._all, pull_part)
 
@@ -118,10 +113,9 @@ class ServerLink:
 
         The server forms the gradient d^T a. Does nothing where the parameter is on another server.
         """
-        for span in self._shards.spans_of(parameter):
-            if span.server == self.server:
-                errors = np.ascontiguousarray(d[:, span.first_row : span.first_row + span.rows])
-                self._push_span(span.lane, span.chunks[0].number, a, errors, rate, steps)
+        for span in self._spans.get(parameter, ()):
+            errors = np.ascontiguousarray(d[:, span.first_row : span.first_row + span.rows])
+            self._push_span(span, a, errors, rate, steps)
 
     def push_rows(
         self, parameter: int, rows: Integers, values: Floats, *, rate: float, steps: int
@@ -132,19 +126,18 @@ class ServerLink:
         """
         order = np.argsort(rows, kind="stable")
         rows, values = rows[order], values[order]
-        for chunk in self._shards.chunks_of(self.server):
-            if chunk.parameter == parameter:
-                ends = (chunk.first_row, chunk.first_row + chunk.rows)
-                first, last = np.searchsorted(rows, ends)
-                if last > first:
-                    mine = (rows[first:last] - chunk.first_row).astype(np.uint32)
-                    self._push_rows(chunk, mine, values[first:last], rate, steps)
+        for lane, chunk in self._rows.get(parameter, ()):
+            ends = (chunk.first_row, chunk.first_row + chunk.rows)
+            first, last = np.searchsorted(rows, ends)
+            if last > first:
+                mine = (rows[first:last] - chunk.first_row).astype(np.uint32)
+                self._push_rows(lane, chunk, mine, values[first:last], rate, steps)
 
     def set_array(self, array: int, values: Floats) -> None:
         """Overwrite the weights (array 0) or a state of the rule (1, ...). For an admin only."""
         self._require_flat(values)
 
-        def set_all(part: _Part, link: kernels.Link) -> None:
+        def set_all(part: Part, link: kernels.Link) -> None:
             for number, start, count in zip(part.numbers, *part.ranges, strict=True):
                 link.set(int(number), array, values[start : start + count])
 
@@ -154,7 +147,7 @@ class ServerLink:
         """Read the weights (array 0) or a state of the rule (1, ...). For an admin only."""
         self._require_flat(out)
 
-        def get_all(part: _Part, link: kernels.Link) -> None:
+        def get_all(part: Part, link: kernels.Link) -> None:
             for number, start, count in zip(part.numbers, *part.ranges, strict=True):
                 link.get(int(number), array, out[start : start + count])
 
@@ -163,7 +156,8 @@ class ServerLink:
     def connect(self) -> None:
         """Connect to every lane now rather than at the first call."""
         for lane in self._lanes:
-            lane.connect()
+            if lane.is_needed:
+                lane.connect()
 
     def interrupt(self) -> None:
         """Cut the connections, so that a thread that waits on one hears of it at once."""
@@ -178,7 +172,7 @@ class ServerLink:
 
     def _push(
         self,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         values: Floats,
         out: Floats | None,
         rate: float,
@@ -194,14 +188,14 @@ class ServerLink:
 
     def _push_part(
         self,
-        part: _Part,
+        part: Part,
         values: Floats,
         out: Floats | None,
         rate: float,
         steps: int,
         sent: Floats | None,
     ) -> Integers:
-        seen = self._versions[part.numbers]
+        seen = self._known[part.numbers]
         first = part.lane.take_sequences(len(part.numbers))
         arrays = (part.numbers, *part.ranges, values)
 
@@ -223,17 +217,16 @@ class ServerLink:
             return versions
 
         versions = part.lane.call(work)
-        if out is not None:
-            self._versions[part.numbers] = versions
+        self._known[part.numbers] = seen + 1 if out is None else versions
         return versions - 1 - seen
 
-    def _push_span(
-        self, lane: int, chunk: int, a: Floats, d: Floats, rate: float, steps: int
-    ) -> None:
-        seen = int(self._versions[chunk])
-        sequence = self._lanes[lane].take_sequences(1)
+    def _push_span(self, span: Span, a: Floats, d: Floats, rate: float, steps: int) -> None:
+        lane = self._lanes[span.lane]
+        chunk = span.chunks[0].number
+        seen = int(self._known[chunk])
+        sequence = lane.take_sequences(1)
         encoding = "float32" if self._compression.push == "float32" else "bfloat16"
-        version = self._lanes[lane].call(
+        version = lane.call(
             lambda link: link.push_factors(
                 chunk,
                 a,
@@ -245,54 +238,42 @@ class ServerLink:
                 encoding=encoding,
             )
         )
+        self._known[[chunk.number for chunk in span.chunks]] += 1
         self.staleness = float(version - 1 - seen)
 
     def _push_rows(
         self,
+        lane: LaneLink,
         chunk: Chunk,
         rows: npt.NDArray[np.uint32],
         values: Floats,
         rate: float,
         steps: int,
     ) -> None:
-        lane = self._lanes[self._shards.lane_of(chunk)]
-        seen = int(self._versions[chunk.number])
+        seen = int(self._known[chunk.number])
         sequence = lane.take_sequences(1)
         version = lane.call(
             lambda link: link.push_rows(
                 chunk.number, rows, values, rate=rate, steps=steps, sequence=sequence, seen=seen
             )
         )
+        self._known[chunk.number] += 1
         self.staleness = float(version - 1 - seen)
 
     def _on_every_lane(
-        self, parts: Sequence[_Part], work: Callable[[_Part], _Answer]
+        self, parts: Sequence[Part], work: Callable[[Part], _Answer]
     ) -> list[_Answer]:
         """What the work gives for each part, after all have ended, one way or the other."""
-        if len(parts) <= 1:
+        if len(parts) <= 1 or max(part.size_bytes for part in parts) < _WORTH_A_THREAD_BYTES:
             return [work(part) for part in parts]
-        futures = [self._threads.submit(work, part) for part in parts]
-        wait(futures)
-        return [future.result() for future in futures]
+        others = [self._threads.submit(work, part) for part in parts[1:]]
+        try:
+            first = work(parts[0])
+        finally:
+            wait(others)
+        return [first, *(future.result() for future in others)]
 
     def _require_flat(self, *arrays: Floats | None) -> None:
         for array in arrays:
-            if array is not None and len(array) != self._shards.floats:
-                raise ValueError(
-                    f"an array of {len(array)} floats; the shard map has {self._shards.floats}"
-                )
-
-
-def _ranges(chunks: Sequence[Chunk]) -> Ranges:
-    return Ranges(
-        np.array([chunk.start for chunk in chunks], np.int64),
-        np.array([chunk.floats for chunk in chunks], np.int64),
-    )
-
-
-def _parts(shards: ShardMap, chunks: Sequence[Chunk], lanes: Sequence[LaneLink]) -> list[_Part]:
-    """The chunks by lane; a lane without any has no part."""
-    by_lane: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        by_lane.setdefault(shards.lane_of(chunk), []).append(chunk)
-    return [_Part(lanes[lane], own) for lane, own in sorted(by_lane.items())]
+            if array is not None and len(array) != self._floats:
+                raise ValueError(f"an array of {len(array)} floats; the map has {self._floats}")

@@ -76,6 +76,8 @@ def test_work_that_loses_its_connection_is_done_again_on_another(dialled):
     link = make_link()
     assert link.call(failing(ConnectionResetError(), TimeoutError(), BrokenPipeError())) == "done"
     assert [one.closed for one in dialled] == [True, True, True, False]
+    link.close()
+    link.close()
     assert link.counters == Counters(40, 4, 2.0, reconnects=3)
 
 
@@ -149,6 +151,18 @@ def test_stopping_ends_a_wait_between_attempts(dialled):
     thread.join(30)
     assert not thread.is_alive()
     assert "closing" in str(errors[0])
+
+
+def test_a_connection_that_comes_up_while_stopping_is_not_used(monkeypatch):
+    stopping = threading.Event()
+
+    def dial(*arguments: object) -> FakeLink:
+        stopping.set()
+        return FakeLink()
+
+    monkeypatch.setattr(lane_link, "dial", dial)
+    with pytest.raises(ServerUnavailable, match="closing"):
+        make_link(stopping=stopping).call(failing())
 
 
 def test_no_two_updates_of_a_lane_have_the_same_sequence(dialled):
