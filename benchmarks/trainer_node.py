@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.contestants import nets
 from benchmarks.contestants.ours import Ours
 from benchmarks.contestants.peers import PEERS, TITLES, TUNED, Peers
-from benchmarks.harness.machine import cores
+from benchmarks.harness.machine import core_counts, cores
 from benchmarks.harness.report import picture, print_table, with_spread
 from benchmarks.harness.rounds import Rounds, alternate, progress
 
@@ -70,18 +70,12 @@ def measure(peers: Peers, net: str, batch: int, plan: Plan) -> Rounds:
         return alternate(turns, rounds=plan.rounds)
 
 
-def worker_counts() -> list[int]:
-    """1 to all cores; on a big machine the powers of two and all of them."""
-    every = range(1, cores() + 1)
-    return [n for n in every if cores() <= 6 or n & (n - 1) == 0 or n == cores()]
-
-
 def scaling(batch: int, known: float, plan: Plan) -> Rounds:
     """Figure 8: our rate by number of workers, in turns. `known` is the rate with all cores."""
-    progress(f"Figure 8, batch {batch}: {worker_counts()} workers ...")
+    progress(f"Figure 8, batch {batch}: {core_counts()} workers ...")
     with ExitStack() as stack:
         turns = {}
-        for workers in worker_counts():
+        for workers in core_counts():
             images = known * plan.seconds * workers / cores()
             contestant = stack.enter_context(ours("mnist", batch, workers, images, plan))
             turns[str(workers)] = contestant.measure(plan.seconds)
@@ -135,7 +129,7 @@ def print_net(net: str, results: Results) -> None:
 def print_scaling(scalings: dict[int, Rounds]) -> None:
     rows = [
         [str(workers), *(with_spread(m.rate(str(workers))) for m in scalings.values())]
-        for workers in worker_counts()
+        for workers in core_counts()
     ]
     columns = ["workers", *(f"batch {batch}" for batch in scalings)]
     print_table("Figure 8: images/s by number of workers", columns, rows)
@@ -154,12 +148,12 @@ def draw(results: Results, scalings: dict[int, Rounds]) -> None:
             panel.set_title(NET_TITLES[net])
             panel.legend(fontsize=8)
         for batch, measured in scalings.items():
-            rates = [measured.rate(str(n)).median for n in worker_counts()]
-            panels[2].plot(worker_counts(), rates, marker="o", label=f"batch {batch}")
+            rates = [measured.rate(str(n)).median for n in core_counts()]
+            panels[2].plot(core_counts(), rates, marker="o", label=f"batch {batch}")
         fastest = max(max(rates) for m in scalings.values() for rates in m.rates.values())
         panels[2].set(title="Figure 8: workers", xlabel="workers", ylabel="images/s")
         panels[2].set_ylim(0, 1.1 * fastest)
-        panels[2].set_xticks(worker_counts())
+        panels[2].set_xticks(core_counts())
         panels[2].legend()
 
 

@@ -1,30 +1,14 @@
-"""The two nets that trainers are measured on, and the images that they see."""
+"""The nets that trainers are measured on, and the images that they see."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
+from manyhands.recipes import mnist
+
 LR = 0.001  # small enough for batch 1 with momentum 0.9; speed does not depend on it
 MOMENTUM = 0.9
-
-
-def adam_mnist_net() -> nn.Module:
-    """Adam's MNIST net: 5x5 conv 10, pool, 5x5 conv 20, pool, 400, 400, 10."""
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(10, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(320, 400),
-        nn.ReLU(),
-        nn.Linear(400, 400),
-        nn.ReLU(),
-        nn.Linear(400, 10),
-    )
 
 
 def wide_mlp() -> nn.Module:
@@ -39,7 +23,42 @@ def wide_mlp() -> nn.Module:
     )
 
 
-NETS = {"mnist": adam_mnist_net, "mlp": wide_mlp}
+def small_alexnet() -> nn.Module:
+    """AlexNet's shape for images of 3 x 32 x 32: four layers of features, then 4096, 4096, 10."""
+    return nn.Sequential(
+        nn.Conv2d(3, 48, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(48, 96, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(96, 192, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(192, 256, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(),
+        nn.Linear(4096, 10),
+    )
+
+
+def one_layer_mlp() -> nn.Module:
+    """The wide MLP with only its 4096 x 4096 weight trained: all that is pushed belongs to it."""
+    net = wide_mlp()
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name == "3.weight")
+    return net
+
+
+NETS = {
+    "mnist": mnist.network,
+    "mlp": wide_mlp,
+    "alexnet": small_alexnet,
+    "layer": one_layer_mlp,
+}
 
 
 def build(net: str) -> nn.Module:

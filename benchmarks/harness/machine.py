@@ -16,6 +16,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def core_counts() -> list[int]:
+    """1 to all cores; on a big machine the powers of two and all of them."""
+    every = range(1, cores() + 1)
+    return [n for n in every if cores() <= 6 or n & (n - 1) == 0 or n == cores()]
+
+
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

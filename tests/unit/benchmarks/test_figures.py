@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import mnist_accuracy, trainer_node, update_kernels
+from benchmarks import mnist_accuracy, server_node, trainer_node, update_kernels
+from benchmarks.contestants.node_peers import Cell
 from benchmarks.contestants.ours import whole_pieces
 from benchmarks.contestants.peers import PEERS, TUNED
 from benchmarks.harness.rounds import Rounds
@@ -71,3 +72,20 @@ def test_accuracy_is_summarised_over_the_seeds() -> None:
 
     assert figures["accuracy"] == [99.6, 99.8]
     assert (figures["mean"], figures["low"], figures["high"]) == (99.7, 99.6, 99.8)
+
+
+def test_a_server_is_compared_with_ps_lite_where_it_takes_part() -> None:
+    rates = {"tcp": 1.2e9, "same_machine": 3e9, "socket": 1.5e9, "ps_lite": 1e9}
+    measured = server_node.Measured(Rounds({name: (rate,) for name, rate in rates.items()}))
+
+    figures = server_node.figures(Cell("push", 1 << 20, 16), measured)
+
+    assert figures["parameters_per_s"]["tcp"] == 300_000_000
+    assert figures["ratios"]["tcp"]["socket"]["median"] == 0.8
+    assert figures["met"] == {"tcp": False, "same_machine": True}  # 1.3 and 2 times ps-lite
+
+
+def test_a_server_has_no_aim_without_ps_lite() -> None:
+    measured = server_node.Measured(Rounds({"tcp": (1.0,), "same_machine": (1.0,)}))
+
+    assert "met" not in server_node.figures(Cell("pull", 4096, 1), measured)
