@@ -58,6 +58,11 @@ class Crew:
             self._members.append(member)
             self._pipes.append(ours)
 
+    @property
+    def pids(self) -> list[int]:
+        """The members' processes, by rank."""
+        return [member.pid for member in self._members]
+
     def tell(self, method: str, *arguments: Any) -> None:
         """Have every member call a method of its job. Fetch the answers before the next."""
         for pipe in self._pipes:
