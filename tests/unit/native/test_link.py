@@ -281,6 +281,18 @@ def test_a_payload_in_own_memory_goes_by_reference(flat: Flat) -> None:
     assert link.pushed_bytes == 2 * 4 * flat.counts.sum()
 
 
+def test_a_payload_partly_in_own_memory_travels() -> None:
+    memory, flat = np.zeros(512, np.uint8), Flat(64)
+    with FakeServer(flat.parts(flat.random(1))) as server:
+        link = link_to(server, own=memory[128:256])
+        for first in (0, 64, 192, 256):
+            grad = memory[first : first + 256].view(np.float32)
+            settings = {"rate": 1.0, "steps": 1, "first_sequence": first + 1}
+            link.push(*flat.where, grad, versions=flat.versions, **settings)
+        link.close()
+    assert [f.flags for f in server.frames] == [0] * 4
+
+
 def test_on_one_machine_a_pull_is_a_copy(flat: Flat) -> None:
     memory = np.zeros(8 * 4 + 4 * flat.floats, np.uint8)
     memory[:32].view(np.uint64)[:] = [5, 6, 7, 8]

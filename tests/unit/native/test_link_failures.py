@@ -97,7 +97,7 @@ def answers_with(**changes: Any) -> FakeServer:
     [
         {"magic": MAGIC + 1},
         {"sequence": 999},
-        {"chunk": 3, "sequence": 2},
+        {"chunk": 3},
         {"kind": ACK, "payload": b""},
         {"kind": 200},
         {"payload_bytes": 68},
