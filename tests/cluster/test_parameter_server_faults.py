@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -251,3 +254,64 @@ def test_a_client_that_does_not_read_its_answers_is_no_longer_read_from():
             assert report.blocked_replies > 0
             assert report.resident_bytes - before < 64 << 20
         running.wait_for(lambda r: r.connections == 1, what="the deaf one is gone")
+
+
+@pytest.mark.parametrize("way", ["tcp", "same machine", "tls"])
+def test_clients_that_come_and_go_leave_nothing_behind(way):
+    with fleet(encrypted=way == "tls") as running:
+        server, ours = psutil.Process(running.roles[0].pid), psutil.Process()
+
+        def come_and_go(times: int) -> None:
+            for _ in range(times):
+                with shared_arrays(running.shards, 1) as (own, (values,)):
+                    options = {"same_machine": True, "own": own} if way == "same machine" else {}
+                    with running.client(**options) as client:
+                        client.servers[0].push(values, rate=1.0, steps=1)
+            running.wait_for(lambda r: r.connections == 0, what="all have left")
+            wait_until(lambda: threading.active_count() <= threads, what="our threads have ended")
+
+        def open_things(process: psutil.Process) -> tuple[int, int]:
+            return process.num_fds(), len(process.memory_maps(grouped=False))
+
+        threads = threading.active_count()
+        come_and_go(3)
+        before = [open_things(server), open_things(ours)]
+        come_and_go(30)
+
+        def left_behind() -> bool:
+            after = [open_things(server), open_things(ours)]
+            return any(
+                more[0] > once[0] or more[1] > once[1] + 15  # an allocator's regions come and go
+                for once, more in zip(before, after, strict=True)
+            )
+
+        wait_until(lambda: not left_behind(), what="descriptors and mappings are given back")
+
+
+DRIVER = """
+from tests.cluster.servers import fleet
+import time
+with fleet(servers=2) as running:
+    print(*(role.pid for role in running.roles), flush=True)
+    time.sleep(600)
+"""
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_servers_end_with_a_driver_that_is_killed():
+    command = [sys.executable, "-c", DRIVER]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+        try:
+            assert driver.stdout is not None
+            servers = [psutil.Process(int(pid)) for pid in driver.stdout.readline().split()]
+            assert len(servers) == 2
+        finally:
+            driver.kill()
+    wait_until(lambda: all(map(has_ended, servers)), what="the servers end too")

@@ -184,7 +184,7 @@ class ServerLink:
             parts, lambda part: self._push_part(part, values, out, rate, steps, sent)
         )
         if lags:
-            self.staleness = float(np.concatenate(lags).mean())
+            self.staleness = sum(lags) / sum(len(part.numbers) for part in parts)
 
     def _push_part(
         self,
@@ -194,7 +194,8 @@ class ServerLink:
         rate: float,
         steps: int,
         sent: Floats | None,
-    ) -> Integers:
+    ) -> int:
+        """Push a part; how many updates by others it did not know of, over all its chunks."""
         seen = self._known[part.numbers]
         first = part.lane.take_sequences(len(part.numbers))
         arrays = (part.numbers, *part.ranges, values)
@@ -218,7 +219,7 @@ class ServerLink:
 
         versions = part.lane.call(work)
         self._known[part.numbers] = seen + 1 if out is None else versions
-        return versions - 1 - seen
+        return int((versions - seen).sum()) - len(seen)
 
     def _push_span(self, span: Span, a: Floats, d: Floats, rate: float, steps: int) -> None:
         lane = self._lanes[span.lane]
