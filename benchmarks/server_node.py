@@ -7,6 +7,8 @@ for pulls). Figure 9 of the Adam paper follows: the update rate by number of lan
 
 ps-lite takes part with `--ps-lite DIR`, a checkout that was built (`include/`, `build/libps.a`),
 where libzmq is installed. Without it, what it did on another machine is shown and nothing compared.
+(The source package of byteps 0.2 on PyPI holds a copy. Its receiving thread spins, which on few
+cores slows everything it does; make `zmq_msg_recv` block, as ps-lite's own does, to be fair to it.)
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ STARTS_TRIED = 5  # ps-lite now and then crashes while its three processes find 
 
 def chunks_of(size_bytes: int) -> int:
     """How many chunks of this size there are."""
-    return min(MOST_CHUNKS, MOST_BYTES // size_bytes)
+    return max(1, min(MOST_CHUNKS, MOST_BYTES // size_bytes))
 
 
 @dataclass(frozen=True)

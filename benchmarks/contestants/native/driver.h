@@ -14,7 +14,7 @@ constexpr int kChunks = 16;  // at most; as benchmarks/contestants/node_peers.py
 constexpr std::size_t kMostBytes = 64u << 20;  // in all chunks of one size
 
 inline int chunks_of(std::size_t bytes) {
-  return static_cast<int>(std::min<std::size_t>(kChunks, kMostBytes / bytes));
+  return static_cast<int>(std::max<std::size_t>(1, std::min<std::size_t>(kChunks, kMostBytes / bytes)));
 }
 
 struct Order {

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.harness import native_program
@@ -58,3 +63,26 @@ def test_a_program_answers_line_by_line() -> None:
 def test_a_program_that_ends_is_unavailable() -> None:
     with Program(["true"]) as gone, pytest.raises(Unavailable, match="no answer"):
         gone.line()
+
+
+def test_a_stopped_program_does_not_outlive_a_killed_benchmark() -> None:
+    benchmark = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from benchmarks.harness.native_program import Program; import time; "
+            "p = Program(['cat']); p.pause(); print(p._process.pid, flush=True); time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE,
+        cwd=Path(native_program.__file__).parents[2],
+    )
+    assert benchmark.stdout is not None
+    program = psutil.Process(int(benchmark.stdout.readline()))
+
+    benchmark.send_signal(signal.SIGKILL)
+    benchmark.communicate()
+
+    deadline = time.monotonic() + 30.0
+    while program.is_running() and program.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
