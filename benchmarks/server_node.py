@@ -1,9 +1,10 @@
 """Parameters updated per second through one parameter server, beside ps-lite, a socket and memory.
 
-Server and client are processes on a core each. Sixteen chunks of one size are pushed to, pulled or
-both, one at a time or sixteen under way, over TCP on loopback and over the same-machine path. The
-socket carries the same bytes and does nothing with them; memory is `w += g` where it lies (a copy
-for pulls). Figure 9 of the Adam paper follows: the update rate by number of lanes.
+Server and client are processes on a core each. Sixteen chunks of one size (four of 16 MB) are
+pushed to, pulled or both, one at a time or sixteen under way: over TCP on loopback, behind TLS as
+between machines (not with `--quick`), and over the same-machine path. The socket carries the same
+bytes and does nothing with them; memory is `w += g` where it lies (a copy for pulls). Figure 9 of
+the Adam paper follows: the update rate by number of lanes.
 
 ps-lite takes part with `--ps-lite DIR`, a checkout that was built (`include/`, `build/libps.a`),
 where libzmq is installed. Without it, what it did on another machine is shown and nothing compared.
@@ -26,18 +27,29 @@ from benchmarks.harness.machine import core_counts
 from benchmarks.harness.native_program import Unavailable
 from benchmarks.harness.report import picture, print_table, with_spread
 from benchmarks.harness.rounds import Measure, Rounds, Spread, alternate, progress
+from manyhands.transport.certificates import RunCertificates
 
 OPERATIONS = {"push": "push", "pull": "pull", "both": "push and pull"}
 SIZES = {4 << 10: "4 KB", 64 << 10: "64 KB", 1 << 20: "1 MB", 16 << 20: "16 MB"}
 WINDOWS = (1, 16)
-TCP, SAME_MACHINE, SOCKET, MEMORY, PS_LITE = "tcp", "same_machine", "socket", "memory", "ps_lite"
+TCP, TLS, SAME_MACHINE = "tcp", "tls", "same_machine"
+OURS = (TCP, TLS, SAME_MACHINE)
+SOCKET, MEMORY, PS_LITE = "socket", "memory", "ps_lite"
 TITLES = {
     TCP: "TCP",
+    TLS: "TLS",
     SAME_MACHINE: "same machine",
     PS_LITE: "ps-lite",
     SOCKET: "raw socket",
     MEMORY: "memory",
 }
+COMPARED = (
+    (TCP, PS_LITE),
+    (SAME_MACHINE, PS_LITE),
+    (TCP, SOCKET),
+    (SAME_MACHINE, MEMORY),
+    (TLS, TCP),
+)
 AIMS = {TCP: 1.3, SAME_MACHINE: 2.0}  # times ps-lite, at every size
 # Microseconds of a push or a pull, one at a time, on a machine of two Xeon cores.
 PS_LITE_ELSEWHERE_US = {4 << 10: 71.0, 64 << 10: 84.0, 1 << 20: 321.0, 16 << 20: 6400.0}
@@ -50,10 +62,11 @@ class Plan:
 
     rounds: int
     seconds: float
+    tls: bool
 
 
-QUICK = Plan(rounds=2, seconds=0.05)
-FULL = Plan(rounds=7, seconds=0.3)
+QUICK = Plan(rounds=2, seconds=0.05, tls=False)
+FULL = Plan(rounds=7, seconds=0.3, tls=True)
 
 
 class Contestant(Protocol):
@@ -76,14 +89,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", metavar="BYTES", help="only these sizes")
 
 
-def contestants(stack: ExitStack, ps_lite: Path | None) -> dict[str, Contestant]:
+def contestants(stack: ExitStack, plan: Plan, ps_lite: Path | None) -> dict[str, Contestant]:
     """Everyone who can take part here, started."""
     everyone: dict[str, Any] = {
-        TCP: Node(same_machine=False),
+        TCP: Node(),
         SAME_MACHINE: Node(same_machine=True),
         SOCKET: RawSocket(),
         MEMORY: Memory(),
     }
+    if plan.tls:
+        everyone[TLS] = Node(certificates=RunCertificates.make())
     if ps_lite is not None:
         everyone[PS_LITE] = PsLite(ps_lite.absolute())
     present = {}
@@ -116,7 +131,7 @@ def measure(everyone: dict[str, Contestant], cell: Cell, plan: Plan) -> Measured
 def measure_all(plan: Plan, ps_lite: Path | None, sizes: list[int]) -> Results:
     results: Results = {}
     with ExitStack() as stack:
-        everyone = contestants(stack, ps_lite)
+        everyone = contestants(stack, plan, ps_lite)
         for size in sizes:
             progress(f"{SIZES.get(size, size)} ...")
             for operation in OPERATIONS:
@@ -164,11 +179,9 @@ def figures(cell: Cell, measured: Measured) -> dict[str, Any]:
         "p50_us": {name: spread.figures(1) for name, spread in measured.p50_us.items()},
         "ratios": {
             ours: {
-                name: rounds.ratio(ours, name).figures()
-                for name in rounds.rates
-                if name not in (TCP, SAME_MACHINE)
+                name: rounds.ratio(ours, name).figures() for name in rounds.rates if name != ours
             }
-            for ours in (TCP, SAME_MACHINE)
+            for ours in OURS
             if ours in rounds.rates
         },
     }
@@ -191,24 +204,36 @@ def lane_figures(form: str, measured: Rounds) -> dict[str, Any]:
 def print_operation(operation: str, results: Results) -> None:
     cells = {cell: m for cell, m in results.items() if cell.operation == operation}
     names = [n for n in TITLES if n in next(iter(cells.values())).rounds.rates]
-    peer = PS_LITE if PS_LITE in names else SOCKET
-    columns = ["bytes, under way", *(TITLES[name] for name in names)]
-    against = [f"{TITLES[ours]} : {TITLES[peer]}" for ours in AIMS if peer in names]
-    elsewhere = ["ps-lite elsewhere"] if PS_LITE not in names and operation != "both" else []
-    rows = [
-        [
-            f"{SIZES.get(cell.bytes, cell.bytes)}, {cell.window}",
-            *(_rate(measured, name) for name in names),
-            *(with_spread(measured.rounds.ratio(o, peer), ".2f") for o in AIMS if peer in names),
-            *([_elsewhere(cell)] if elsewhere else []),
-        ]
-        for cell, measured in cells.items()
-    ]
+    elsewhere = PS_LITE not in names and operation != "both"
     print_table(
         f"{OPERATIONS[operation]}: GB/s of parameters, and microseconds each one at a time",
-        [*columns, *against, *elsewhere],
-        rows,
+        [
+            "bytes, under way",
+            *(TITLES[name] for name in names),
+            *(["ps-lite elsewhere"] if elsewhere else []),
+        ],
+        [
+            [
+                _name(cell),
+                *(_rate(measured, name) for name in names),
+                *([_elsewhere(cell)] if elsewhere else []),
+            ]
+            for cell, measured in cells.items()
+        ],
     )
+    pairs = [(a, b) for a, b in COMPARED if a in names and b in names]
+    print_table(
+        f"{OPERATIONS[operation]}: times as fast, by round",
+        ["bytes, under way", *(f"{TITLES[a]} : {TITLES[b]}" for a, b in pairs)],
+        [
+            [_name(cell), *(with_spread(measured.rounds.ratio(a, b), ".2f") for a, b in pairs)]
+            for cell, measured in cells.items()
+        ],
+    )
+
+
+def _name(cell: Cell) -> str:
+    return f"{SIZES.get(cell.bytes, cell.bytes)}, {cell.window}"
 
 
 def _rate(measured: Measured, name: str) -> str:

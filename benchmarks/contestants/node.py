@@ -15,15 +15,16 @@ from benchmarks.harness.crew import Crew
 class Node:
     """A server and a client of ours, idle unless measured. A context manager that ends both.
 
-    By default one end on each of two cores; `together` lets both have all cores.
+    By default one end on each of two cores; `together` lets both have all cores. What else a
+    `Holding` has is passed on to it.
     """
 
-    def __init__(self, *, same_machine: bool, together: bool = False, **holding: Any) -> None:
+    def __init__(self, *, together: bool = False, **holding: Any) -> None:
         every = sorted(os.sched_getaffinity(0))
         server, client = (every, every) if together else ([SERVER_CORE], [CLIENT_CORE])
         self._server = Crew("server", NodeServer, 1, server)
         self._client = Crew("client", NodeClient, 1, client)
-        self._options = {"same_machine": same_machine, **holding}
+        self._options = holding
         self._holding: Holding | None = None
 
     def __enter__(self) -> Node:

@@ -2,10 +2,11 @@
 
                  server process                        client process
     TCP          accept, adopt(fd, lane)       <--     connect, Link(fd): a connection for each lane
+    TLS          the same behind a tunnel      <--     the same behind a tunnel
     same         the same over a unix socket;  <--     its memory (pushes go by reference)
     machine      its own memory goes back      -->     pulls are copied out of the server's memory
 
-This is the native data plane itself, without greeting and encryption.
+This is the native data plane itself: nobody is greeted, and chunks are of any size.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ import numpy.typing as npt
 
 from benchmarks.contestants.node_peers import FLOAT_BYTES, Slice, chunks_of
 from manyhands import kernels
+from manyhands.transport.certificates import RunCertificates
+from manyhands.transport.tls import TlsStream, client_context, server_context
+from manyhands.transport.tunnel import tunnel
 
 CLIENT = 7
+HANDSHAKE_S = 10.0
 RATE = 1e-3
 WINDOW = 16
 CALL_BYTES = 64 << 20  # what one call with a window moves, at most 64 times round
@@ -45,6 +50,7 @@ class Holding:
     columns: int
     lanes: int = 1
     same_machine: bool = False
+    certificates: RunCertificates | None = None  # for TLS
     refuse_nonfinite: bool = False
 
     @property
@@ -118,8 +124,24 @@ def _accept(server: Any, listener: socket.socket, holding: Holding) -> None:
             socket.send_fds(connection, [answer], [server.memory_fd])
             shared = {"shared_fd": fds[0], "shared_bytes": int(message)}
         else:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _prepared(connection, holding.certificates, server_side=True)
         server.adopt(connection.detach(), lane=lane, client=CLIENT, admin=True, **shared)
+
+
+def _prepared(
+    connection: socket.socket, certificates: RunCertificates | None, *, server_side: bool
+) -> socket.socket:
+    """The TCP connection itself, or the plain end of a tunnel through it."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if certificates is None:
+        return connection
+    if server_side:
+        context = server_context(certificates.server, "the server")
+    else:
+        context = client_context(certificates.client, "the client")
+    stream = TlsStream(connection, context, server_side=server_side)
+    stream.shake_hands(time.monotonic() + HANDSHAKE_S)
+    return tunnel(stream)
 
 
 @dataclass
@@ -168,8 +190,9 @@ class NodeClient:
 
     def _link(self, address: Any) -> Any:
         if not self._holding.same_machine:
-            connection = socket.create_connection(address)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _prepared(
+                socket.create_connection(address), self._holding.certificates, server_side=False
+            )
             return kernels.Link(connection.detach(), client=CLIENT, window=WINDOW)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
