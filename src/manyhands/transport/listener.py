@@ -174,7 +174,10 @@ class Listener:
             if not self._closed.is_set():
                 self._strangers.turned_away(peer, str(error) or type(error).__name__)
         else:
-            self._arrived.put(arrival)
+            if self._closed.is_set():
+                arrival.close()  # nobody takes it any more
+            else:
+                self._arrived.put(arrival)
         finally:
             self._free_places.release()
 

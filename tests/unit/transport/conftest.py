@@ -43,7 +43,7 @@ class Server:
         self.arrivals: list[Arrival] = []
         self.connections: list[socket.socket] = []
         self._answer = answer
-        self.thread = threading.Thread(target=self._serve)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
 
     def _serve(self) -> None:
         for arrival in self.listener.arrivals():

@@ -114,6 +114,25 @@ def test_what_was_sent_before_the_end_arrives_and_then_the_end(pair, closer):
     assert staying.recv(1) == b""
 
 
+def test_last_words_arrive_while_the_other_still_talks(pair):
+    leaving, staying = pair
+
+    def talk() -> None:
+        with suppress(OSError):
+            while True:
+                staying.sendall(bytes(100_000))
+
+    talking = threading.Thread(target=talk, daemon=True)
+    talking.start()
+    read_exactly(leaving, 1_000_000)
+    leaving.sendall(b"x" * 1_000_000)
+    leaving.close()
+    assert read_exactly(staying, 1_000_000) == b"x" * 1_000_000
+    assert staying.recv(1) == b""
+    talking.join(10)
+    assert not talking.is_alive()
+
+
 def test_a_peer_that_vanishes_without_goodbye_ends_the_tunnel(certificates):
     with serving(credentials=certificates.server, tls=True) as server:
         address = (server.endpoint.host, server.endpoint.port)
