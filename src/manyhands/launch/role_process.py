@@ -115,6 +115,15 @@ def unpickled(data: bytes, fds: list[int], sizes: list[int]) -> Any:
     return loads(data, [Arena(fd, size) for fd, size in zip(fds, sizes, strict=True)])
 
 
+def _end() -> None:
+    # Not through the interpreter's finalisation: threads that are still in a kernel or in a read
+    # could hold it up, and whoever waits for this process to end would wait with it.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def main(name: str, fds: str, sizes: str) -> None:
     """Run the task that arrives on the first descriptor; the others are arenas of these sizes."""
     channel_fd, *arena_fds = map(int, fds.split(","))
@@ -126,6 +135,7 @@ def main(name: str, fds: str, sizes: str) -> None:
         prepare_torch()
         channel.watch()
         task.run(channel)
+        _end()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)  # the driver is gone; nobody is left to hear about it
     except BaseException as error:
