@@ -38,12 +38,12 @@ from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Rule
 from manyhands.replica import plan as native_plan
 from manyhands.replica.board import Board
-from manyhands.replica.chain import Unplannable
 from manyhands.replica.layout import channels_last, likes_channels_last
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import SharedWeights, refuse_what_cannot_be_shared
 from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
 from manyhands.strategies.divergence import diverged
+from manyhands.strategies.native_form import counted, form_in_words, planned
 from manyhands.strategies.pieces import (
     PieceRequest,
     first_batch,
@@ -217,7 +217,7 @@ class HogwildSession(SharedSession):
     """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
 
     def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
-        self._plan, reason = _planned(job)
+        self._plan, reason = planned(job)
         self._channels_last = self._plan is None and likes_channels_last(
             job.model, job.step, job.sample
         )
@@ -227,7 +227,7 @@ class HogwildSession(SharedSession):
         self._rate_scale = shared.rule.lr / job.rule.lr if job.rule.lr else 1.0
         self._worker_job, self._board_tensors = self._place_data()
         self._board = Board(*self._board_tensors)
-        job.emit(Note(message=_describe_form(workers, reason)))
+        job.emit(Note(message=f"Hogwild: {counted(workers, 'worker')}, {form_in_words(reason)}"))
 
     def train_epoch(self, epoch: int) -> EpochSummary:
         if not self._pool.pids:
@@ -324,19 +324,3 @@ class HogwildSession(SharedSession):
             plan=self._plan,
             channels_last=self._channels_last,
         )
-
-
-def _planned(job: TrainingJob) -> tuple[native_plan.PlanDescription | None, str]:
-    """The job's native plan, or None with the reason why it has none."""
-    try:
-        description = native_plan.describe(job.model, job.step, job.sample)
-        if native_plan.agrees_with_torch(description, job.model, job.sample):
-            return description, ""
-        return None, "the native plan's outputs differ from PyTorch's"
-    except (Unplannable, ValueError) as reason:
-        return None, str(reason)
-
-
-def _describe_form(workers: int, reason: str) -> str:
-    form = f"PyTorch autograd ({reason})" if reason else f"native plan ({kernels.simd()})"
-    return f"Hogwild: {workers} {'worker' if workers == 1 else 'workers'}, {form}"
