@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from manyhands import kernels
 from manyhands.errors import ModelError
-from manyhands.optim.rules import SGD, Adagrad, Adam, Outer, Rule
+from manyhands.optim.rules import SGD, Accumulate, Adagrad, Adam, Outer, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ def native_rule(rule: Rule) -> kernels.Rule:
 def _settings(rule: Rule) -> dict[str, float]:
     if isinstance(rule, Outer):
         return {"momentum": rule.momentum, "delay": rule.delay}
+    if isinstance(rule, Accumulate):
+        return {}
     if isinstance(rule, SGD):
         return {
             "momentum": rule.momentum,

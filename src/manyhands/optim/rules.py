@@ -255,3 +255,15 @@ class Outer(Rule):
             "Outer is a parameter server's rule for the differences that replicas push; expected "
             "a rule for gradients, such as SGD(lr=0.05)."
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accumulate(Rule):
+    """What a replica of Downpour does by itself: a plain step, and the gradient joins a sum.
+
+    The sum is what it sends; the rule that counts is the parameter server's (DistBelief, 4.1).
+    """
+
+    name: ClassVar[str] = "accumulate"
+    state_names: ClassVar[tuple[str, ...]] = ("sum",)
+    state_per_worker: ClassVar[bool] = True

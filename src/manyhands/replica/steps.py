@@ -19,11 +19,12 @@ from torch import nn
 from manyhands import kernels
 from manyhands.errors import ModelError
 from manyhands.optim.native import native_rule
-from manyhands.optim.rules import Rule
+from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.shared_weights import States, trainable
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 StepFunction = Callable[[nn.Module, Any], torch.Tensor]
+RowsTaker = Callable[[str, torch.Tensor, torch.Tensor], None]
 Rates = npt.NDArray[np.float64]
 
 
@@ -74,7 +75,11 @@ def as_it_is(batch: Any) -> Any:
 
 
 class AutogradStep:
-    """A step through PyTorch's autograd, for any module. `arrange` lays out each batch first."""
+    """A step through PyTorch's autograd, for any module. `arrange` lays out each batch first.
+
+    `take_rows` is given the rows and values of every sparse gradient; the rows then take a plain
+    step, because whoever takes them also applies the rule.
+    """
 
     def __init__(
         self,
@@ -84,12 +89,14 @@ class AutogradStep:
         states: States,
         *,
         arrange: Callable[[Any], Any] = as_it_is,
+        take_rows: RowsTaker | None = None,
     ) -> None:
         self._model = model
         self._step = step
         self._rule = rule
         self._native_rule = native_rule(rule)
         self._arrange = arrange
+        self._take_rows = take_rows
         self._parameters = list(trainable(model).items())
         self._states = states
         # The kernels take NumPy views in a tenth of the time that a tensor needs.
@@ -141,16 +148,12 @@ class AutogradStep:
                 f"follow them: {refusal}. Use sparse=False or a rule without it."
             )
         together = gradient.coalesce()
-        kernels.update_rows(
-            self._native_rule,
-            rate,
-            step,
-            scale,
-            parameter.data,
-            together.indices()[0],
-            together.values().contiguous(),
-            self._states[name],
-        )
+        rows, values = together.indices()[0], together.values().contiguous()
+        states, native = self._states.get(name, []), self._native_rule
+        if self._take_rows is not None:
+            self._take_rows(name, rows, values * scale)
+            states, native = [], kernels.Rule(SGD.name)
+        kernels.update_rows(native, rate, step, scale, parameter.data, rows, values, states)
 
 
 def clipping(rule: Rule, gradients: Sequence[torch.Tensor]) -> float:
