@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyhands import data, errors, optim
     from manyhands.callbacks import Callback, EarlyStopping, RunView
-    from manyhands.strategies import EMA, Hogwild, Strategy, Synchronous
+    from manyhands.strategies import EMA, Downpour, Hogwild, Strategy, Synchronous
     from manyhands.trainer import Result, Trainer
 
 __all__ = [
     "EMA",
     "Callback",
+    "Downpour",
     "EarlyStopping",
     "Hogwild",
     "Result",
@@ -32,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "callbacks": ("Callback", "EarlyStopping", "RunView"),
-    "strategies": ("EMA", "Hogwild", "Strategy", "Synchronous"),
+    "strategies": ("EMA", "Downpour", "Hogwild", "Strategy", "Synchronous"),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -18,6 +18,7 @@ def test_imports_go_one_way():
 def test_the_public_names():
     assert sorted(mh.__all__) == [
         "Callback",
+        "Downpour",
         "EMA",
         "EarlyStopping",
         "Hogwild",

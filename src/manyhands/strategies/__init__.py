@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from manyhands.strategies.downpour import Downpour
 from manyhands.strategies.hogwild import Hogwild
 from manyhands.strategies.strategy import EMA, Strategy
 from manyhands.strategies.synchronous import Synchronous
@@ -9,6 +10,7 @@ from manyhands.strategies.synchronous import Synchronous
 STRATEGIES: Mapping[str, type[Strategy]] = {
     Synchronous.name: Synchronous,
     Hogwild.name: Hogwild,
+    Downpour.name: Downpour,
 }
 
-__all__ = ["EMA", "STRATEGIES", "Hogwild", "Strategy", "Synchronous"]
+__all__ = ["EMA", "STRATEGIES", "Downpour", "Hogwild", "Strategy", "Synchronous"]

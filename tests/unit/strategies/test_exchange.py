@@ -1,0 +1,210 @@
+"""What a replica sends is what its workers did, nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manyhands.parameter_server.shard_map import Form, ParameterSpec, make_shard_map
+from manyhands.replica.factors import FactorPair
+from manyhands.strategies.exchange import (
+    Exchange,
+    GradientOutbox,
+    StepClock,
+    Stretch,
+    WeightOutbox,
+    summed_rows,
+)
+
+
+class Server:
+    """A server in this process: adds up, and may round what it is sent."""
+
+    server = 0
+
+    def __init__(self, floats: int, *, coarse: bool = False) -> None:
+        self.weights = np.zeros(floats, np.float32)
+        self.ranges = (np.array([0]), np.array([floats]))
+        self.coarse = coarse
+        self.calls: list[tuple[str, float, int]] = []
+        self.factors: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self.rows: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+
+    def push(self, values: Any, *, rate: float, steps: int, sent: Any) -> None:
+        self.calls.append(("push", rate, steps))
+        seen = np.round(values) if self.coarse else values
+        if sent is not None:
+            sent[:] = seen
+        self.weights -= np.float32(rate) * seen
+
+    def pull(self, out: Any) -> None:
+        self.calls.append(("pull", 0.0, 0))
+        out[:] = self.weights
+
+    def push_pull(self, values: Any, out: Any, *, rate: float, steps: int, sent: Any) -> None:
+        self.push(values, rate=rate, steps=steps, sent=sent)
+        self.pull(out)
+
+    def push_factors(self, parameter: int, a: Any, d: Any, *, rate: float, steps: int) -> None:
+        self.factors.append((a, d))
+
+    def push_rows(self, parameter: int, rows: Any, values: Any, *, rate: float, steps: int) -> None:
+        self.rows.append((rows, values))
+
+
+def zeros(floats: int) -> np.ndarray[Any, Any]:
+    return np.zeros(floats, np.float32)
+
+
+def weight_outbox(local: Any, *, sent: Any = None) -> WeightOutbox:
+    floats = len(local)
+    return WeightOutbox(local, local.copy(), zeros(floats), zeros(floats), sent, rate=1.0)
+
+
+STRETCH = Stretch(steps=4, rate=0.5)
+
+
+def test_moved_weights_of_two_replicas_add_up_everywhere() -> None:
+    server, first, second = Server(8), zeros(8), zeros(8)
+    one, two = weight_outbox(first), weight_outbox(second)
+    first += 1
+    second += 2
+    one.exchange(server, STRETCH, fetch=True)
+    two.exchange(server, STRETCH, fetch=True)
+    first += 3  # while it has not yet seen the other's move
+    one.exchange(server, STRETCH, fetch=True)
+    assert server.weights == pytest.approx(6)
+    assert first == pytest.approx(6)
+    two.fetch(server)
+    assert second == pytest.approx(6)
+
+
+def test_what_is_pushed_without_fetching_is_pushed_once() -> None:
+    server, local = Server(4), zeros(4)
+    outbox = weight_outbox(local)
+    for _ in range(3):
+        local += 1
+        outbox.exchange(server, STRETCH, fetch=False)
+    outbox.exchange(server, STRETCH, fetch=False)
+    assert server.weights == pytest.approx(3)
+
+
+def test_what_compression_drops_of_moved_weights_is_sent_later() -> None:
+    server, local = Server(4, coarse=True), zeros(4)
+    outbox = weight_outbox(local, sent=zeros(4))
+    for _ in range(10):
+        local += 0.3
+        outbox.exchange(server, STRETCH, fetch=True)
+    assert abs(server.weights - 3.0).max() <= 0.5
+    assert local == pytest.approx(3.0, abs=1e-5)
+
+
+MAP = make_shard_map(
+    [
+        ParameterSpec("fc.weight", (5, 3), Form.FACTORS),
+        ParameterSpec("embedding", (4, 1), Form.ROWS),
+    ],
+    servers=1,
+    lanes=1,
+)
+
+
+def gradient_outbox(local: Any, *, sent: Any = None, most_factors: int = 8) -> GradientOutbox:
+    floats = len(local)
+    return GradientOutbox(
+        MAP,
+        local,
+        zeros(floats),
+        zeros(floats),
+        sent,
+        rate_of=lambda stretch: stretch.rate,
+        most_factors=most_factors,
+    )
+
+
+def test_gradients_of_all_workers_are_summed_and_sent_once() -> None:
+    server, local = Server(4), zeros(4)
+    outbox = gradient_outbox(local)
+    for gradient in (1.0, 2.0):
+        sums = np.full(4, gradient, np.float32)
+        outbox.add(sums)
+        assert not sums.any()
+    outbox.exchange(server, STRETCH, fetch=True)
+    assert local == pytest.approx(-1.5)  # 3 at the rate 0.5, fetched
+    outbox.exchange(server, STRETCH, fetch=False)
+    assert server.weights == pytest.approx(-1.5)
+
+
+def test_what_compression_drops_of_gradients_is_sent_later() -> None:
+    server = Server(4, coarse=True)
+    outbox = gradient_outbox(zeros(4), sent=zeros(4))
+    for _ in range(10):
+        outbox.add(np.full(4, 0.3, np.float32))
+        outbox.exchange(server, Stretch(1, 1.0), fetch=False)
+    assert abs(server.weights + 3.0).max() <= 0.5
+
+
+def test_factors_travel_joined_and_a_full_queue_makes_a_worker_wait() -> None:
+    server = Server(4)
+    outbox = gradient_outbox(zeros(4), most_factors=4)
+    pair = FactorPair(torch.ones(2, 3), torch.ones(2, 5))
+    outbox.add_factors({"fc.weight": [pair, pair]})
+    waiting = threading.Thread(target=outbox.add_factors, args=({"fc.weight": [pair]},))
+    waiting.start()
+    outbox.exchange(server, STRETCH, fetch=False)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    outbox.exchange(server, STRETCH, fetch=False)
+    assert [a.shape for a, _ in server.factors] == [(4, 3), (2, 3)]
+
+
+def test_rows_of_several_batches_are_each_sent_once() -> None:
+    server = Server(4)
+    outbox = gradient_outbox(zeros(4))
+    outbox.add_rows("embedding", torch.tensor([3, 1]), torch.tensor([[3.0], [1.0]]))
+    outbox.add_rows("embedding", torch.tensor([3]), torch.tensor([[4.0]]))
+    outbox.exchange(server, STRETCH, fetch=False)
+    ((rows, values),) = server.rows
+    assert dict(zip(rows.tolist(), values[:, 0].tolist(), strict=True)) == {1: 1.0, 3: 7.0}
+    assert summed_rows([(torch.tensor([2]), torch.ones(1, 1))])[0].tolist() == [2]
+
+
+def exchange_of(server: Server, outbox: Any, clock: StepClock, **settings: int) -> Exchange:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    every = {"push_every": 1, "fetch_every": 1, **settings}
+    return Exchange(server, outbox, clock, fail=fail, **every)  # type: ignore[arg-type]
+
+
+def test_an_exchange_pushes_and_fetches_on_clocks_of_their_own() -> None:
+    server, local, clock = Server(4), zeros(4), StepClock()
+    exchange = exchange_of(server, gradient_outbox(local), clock, push_every=2, fetch_every=4)
+    exchange.start()
+    for _ in range(4):
+        clock.advance(np.array([0.1, 0.3]))
+        assert exchange.flush(10)
+    exchange.close()
+    exchange.join(10)
+    pushes = [call for call in server.calls if call[0] == "push"]
+    assert sum(steps for _, _, steps in pushes) == 8
+    assert all(rate == pytest.approx(0.2) for _, rate, _ in pushes)
+    assert len([call for call in server.calls if call[0] == "pull"]) == 2
+
+
+def test_a_flush_sends_what_is_less_than_a_push() -> None:
+    server, local, clock = Server(4), zeros(4), StepClock()
+    outbox = gradient_outbox(local)
+    exchange = exchange_of(server, outbox, clock, push_every=100, fetch_every=100)
+    exchange.start()
+    outbox.add(np.ones(4, np.float32))
+    clock.advance(np.array([1.0]))
+    assert exchange.flush(10)
+    assert server.weights == pytest.approx(-1)
+    exchange.close()
+    exchange.join(10)
+    assert not exchange.is_alive()
