@@ -17,7 +17,9 @@ int main(int argc, char** argv) {
   for (const mh::KernelTable* table : mh::available_kernels()) {
     mh::use_kernels(table->name);
     mh::test::test_two_threads(shared);
-    if (!shared) {
+    if (shared) {
+      mh::test::test_shared_values(*table);
+    } else {
       mh::test::test_codec(*table);
       mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
