@@ -123,7 +123,7 @@ def test_a_server_fed_garbage_still_welcomes_and_keeps_nothing():
                 with suppress(OSError):  # a flipped bit in its number, and gone already
                     os.close(arrival.welcome(Welcome(lanes=1, map_version=1)))
 
-        server = threading.Thread(target=serve)
+        server = threading.Thread(target=serve, daemon=True)
         server.start()
         os.close(greet(listener.endpoint, HELLO).fd)
         files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()

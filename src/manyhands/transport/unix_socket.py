@@ -17,6 +17,7 @@ from manyhands.errors import ProtocolError
 
 AVAILABLE = sys.platform == "linux"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_TIME = struct.Struct("@ll")  # seconds, microseconds
 
 
 def listen_unix(backlog: int) -> tuple[socket.socket, str]:
@@ -33,16 +34,32 @@ def listen_unix(backlog: int) -> tuple[socket.socket, str]:
 
 
 def connect_unix(name: str, timeout_s: float) -> socket.socket:
-    """A connection to the process that listens under this name; OSError when there is none."""
+    """A connection to the process that listens under this name; OSError when there is none,
+    TimeoutError when it takes nobody in for so long."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
-        sock.connect(f"\0{name}")
+        _connect(sock, name, timeout_s)
         require_same_user(sock)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _connect(sock: socket.socket, name: str, timeout_s: float) -> None:
+    # Python's own timeout would fail at once where the server's queue is full: the kernel waits
+    # for a place only in a blocking call.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+    try:
+        sock.connect(f"\0{name}")
+    except BlockingIOError:
+        raise TimeoutError("The server's queue stayed full.") from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0.0))
+    sock.settimeout(timeout_s)
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIME.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
 def require_same_user(sock: socket.socket) -> None:

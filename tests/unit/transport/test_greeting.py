@@ -309,6 +309,16 @@ def test_a_server_that_says_nothing_is_given_up():
             greet(endpoint, hello(), timeout_s=0.2)
 
 
+def test_a_local_server_with_a_full_queue_is_waited_for():
+    door, name = unix_socket.listen_unix(0)
+    with door, unix_socket.connect_unix(name, 5.0):  # the one place in the queue is taken
+        endpoint = Endpoint("127.0.0.1", 1, unix=name)
+        with pytest.raises(ServerUnavailable, match=r"did not answer within 0\.2 s"):
+            greet(endpoint, hello(), same_machine=True, timeout_s=0.2)
+        threading.Timer(0.1, lambda: door.accept()[0].close()).start()
+        unix_socket.connect_unix(name, 10.0).close()
+
+
 def test_a_server_that_hangs_up_is_named():
     with socket.create_server(("127.0.0.1", 0)) as door:
         endpoint = Endpoint(*door.getsockname())
