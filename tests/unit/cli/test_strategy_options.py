@@ -47,6 +47,7 @@ class Fleet(Synchronous):
     outer: Pace | None = None
     forms: Mapping[str, str] | None = None
     share_batch: bool = True
+    crews: int = 1
 
     name: ClassVar[str] = "fleet"
 
@@ -96,8 +97,8 @@ def test_what_a_command_line_cannot_carry_is_not_offered() -> None:
     [
         (
             "hogwild",
-            {"push_every": 2},
-            "The strategy hogwild has no option 'push_every'. It belongs to fleet; choose "
+            {"crews": 2},
+            "The strategy hogwild has no option 'crews'. It belongs to fleet; choose "
             "--strategy fleet for it. The options of hogwild are: workers, share_batch.",
         ),
         ("fleet", {"push_evry": "2"}, "has no option 'push_evry'. Did you mean 'push_every'?"),
