@@ -5,6 +5,7 @@
 // -DMANYHANDS_LIBFUZZER). The program by itself needs no libFuzzer: it mutates good frames from a
 // seed, a fixed number of times:   fuzz_frames [inputs, default 20000] [seed, default 1]
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -30,6 +31,7 @@ using wire::Kind;
 constexpr std::uint64_t kClient = 1;
 constexpr std::uint64_t kMaxPayload = 1u << 18;
 constexpr std::uint64_t kSharedBytes = 1u << 16;
+constexpr int kLongestWaitMs = 60'000;
 
 void require(bool condition, const char* what) {
   if (condition) return;
@@ -147,15 +149,17 @@ void fuzz_lane(ChunkServer& server, const std::uint8_t* data, std::size_t size, 
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
   server.adopt(ends[1], {kClient, 0, admin, kSharedBytes}, target().memory);
   std::size_t sent = 0;
-  Bytes drained(1 << 16);
+  static Bytes drained(1 << 16);
   for (bool open = true; open;) {
-    const ssize_t now = sent < size ? send(ends[0], data + sent, size - sent,
-                                           MSG_NOSIGNAL | MSG_DONTWAIT)
-                                    : -1;
-    if (now > 0) sent += static_cast<std::size_t>(now);
-    if (sent == size && now > 0) shutdown(ends[0], SHUT_WR);
-    const ssize_t got = recv(ends[0], drained.data(), drained.size(),
-                             sent < size && now > 0 ? MSG_DONTWAIT : 0);
+    pollfd ready{ends[0], static_cast<short>(sent < size ? POLLIN | POLLOUT : POLLIN), 0};
+    require(poll(&ready, 1, kLongestWaitMs) == 1, "a server that is sent everything answers");
+    if (ready.revents & POLLOUT) {
+      const ssize_t now = send(ends[0], data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      // Nothing more is taken from a connection that was refused.
+      sent = now < 0 && errno != EAGAIN ? size : sent + static_cast<std::size_t>(now > 0 ? now : 0);
+      if (sent == size) shutdown(ends[0], SHUT_WR);
+    }
+    const ssize_t got = recv(ends[0], drained.data(), drained.size(), MSG_DONTWAIT);
     open = got > 0 || (got < 0 && errno == EAGAIN);
   }
   close(ends[0]);
