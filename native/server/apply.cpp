@@ -111,7 +111,8 @@ void Applier::apply_piece(Chunk& chunk, const Update& update) {
     const double rate = admission_.rate(chunk, update, 0);
     partial = chunk.log.begin(h.client, {h.sequence, frame.first, ++chunk.begun, rate});
   }
-  const std::size_t end = frame.first + frame.floats, first = std::max(frame.first, partial->floats);
+  const std::size_t end = frame.first + frame.floats;
+  const std::size_t first = std::max(frame.first, partial->floats);
   if (first < end) {
     const auto number = static_cast<std::int64_t>(partial->step);
     const auto* grad = reinterpret_cast<const float*>(frame.payload);

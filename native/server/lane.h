@@ -47,6 +47,7 @@ class Lane {
 
   void wait();
   int poll(int timeout_ms);
+  bool spin();
   void receive(Connection& connection);
   void reply(Connection& connection);
   void join_round(Connection& connection);
@@ -72,8 +73,10 @@ class Lane {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> round_;  // those that take part in this round
   std::vector<Connection*> more_;   // those with frames left for the next
-  std::size_t lingering_ = 0;       // connections that were refused and wait for their peer to close
-  std::int64_t last_active_ns_ = 0;
+  std::size_t lingering_ = 0;       // connections that were refused and whose peer may still read
+  std::int64_t last_active_ns_ = 0;  // when the last round ended
+  std::int64_t spin_from_ns_ = 0;    // until then the processor is busy with others
+  std::int64_t last_wait_ns_ = 0;    // from the round before to its beginning
 
   std::thread thread_;
   std::atomic<bool> stopping_{false};

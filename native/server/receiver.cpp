@@ -1,14 +1,11 @@
 #include "server/receiver.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "dispatch.h"
+#include "wire/io.h"
 
 namespace mh::server {
 
@@ -59,19 +56,23 @@ void Receiver::compact() {
   begin_ = 0;
 }
 
-void Receiver::note_end(long result) {
-  const bool later = result < 0 && (errno == EAGAIN || errno == EINTR);
-  if (!later) closed_ = true;
+// Reads what is there; 0 if nothing is, or nothing will be any more.
+std::size_t Receiver::read(iovec* parts, std::size_t count) {
+  const wire::Moved got = wire::receive(fd_, parts, count, /*wait=*/false);
+  const bool at_end =
+      got.outcome == wire::Outcome::kClosed || got.outcome == wire::Outcome::kBroken;
+  closed_ |= at_end;
+  return got.bytes;
 }
 
 void Receiver::read_inbox() {
   const std::size_t room = inbox_.bytes() - end_;
   const std::size_t header_rest = kHeaderBytes > end_ ? kHeaderBytes - end_ : room;
   const std::size_t wanted = expect_large_ && skip_left_ == 0 ? header_rest : room;
-  const ssize_t got = recv(fd_, inbox_.data() + end_, wanted, MSG_DONTWAIT);
-  if (got <= 0) return note_end(got);
-  end_ += static_cast<std::size_t>(got);
-  incomplete_ = false;
+  iovec part{inbox_.data() + end_, wanted};
+  const std::size_t got = read(&part, 1);
+  end_ += got;
+  if (got > 0) incomplete_ = false;
 }
 
 void Receiver::parse_inbox() {
@@ -180,19 +181,12 @@ bool Receiver::read_large(std::size_t wanted) {
   const bool to_the_end =
       now == rest && large_.start + wanted == large_.header.payload_bytes;
   iovec parts[2] = {{large_.block.data() + large_.filled, now}, {inbox_.data(), kHeaderBytes}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = to_the_end ? 2 : 1;
-  const ssize_t got = recvmsg(fd_, &message, MSG_DONTWAIT);
-  if (got <= 0) {
-    note_end(got);
-    return false;
-  }
-  const std::size_t body = std::min(static_cast<std::size_t>(got), now);
+  const std::size_t got = read(parts, to_the_end ? 2 : 1);
+  const std::size_t body = std::min(got, now);
   check_arrived(large_.filled, large_.filled + body);
   large_.filled += body;
-  end_ = static_cast<std::size_t>(got) - body;
-  return true;
+  end_ = got - body;
+  return got > 0;
 }
 
 // Looks at numbers while they are in the cache, where a large payload will not be when it is whole.

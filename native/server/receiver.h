@@ -6,6 +6,8 @@
 // connection never holds more than that buffer and one block.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -79,7 +81,7 @@ class Receiver {
   void check_arrived(std::size_t from, std::size_t to);
   void hand_on_large(std::size_t wanted);
   void compact();
-  void note_end(long result);
+  std::size_t read(iovec* parts, std::size_t count);
 
   int fd_;
   Sender sender_;

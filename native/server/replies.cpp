@@ -1,12 +1,9 @@
 #include "server/replies.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "wire/codec.h"
+#include "wire/io.h"
 
 namespace mh::server {
 
@@ -70,13 +67,10 @@ Sent Replies::send(int fd) {
   while (!empty()) {
     Parts parts;
     gather(parts);
-    msghdr message{};
-    message.msg_iov = parts.list;
-    message.msg_iovlen = parts.count;
-    const ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno == EAGAIN ? Sent::kBlocked : Sent::kBroken;
-    drop(static_cast<std::size_t>(sent));
+    const wire::Moved sent = wire::send_now(fd, parts.list, parts.count);
+    if (sent.outcome == wire::Outcome::kNotNow) return Sent::kBlocked;
+    if (sent.outcome != wire::Outcome::kDone) return Sent::kBroken;
+    drop(sent.bytes);
   }
   replies_.clear();
   head_ = 0;

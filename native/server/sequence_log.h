@@ -1,8 +1,8 @@
 // Which updates of which client a chunk has taken, so that an update sent again counts once.
 //
 // A client's updates to a chunk carry rising numbers. One that is not above the last was applied
-// before its acknowledgement was lost. A large update is applied in pieces as it arrives; how far it
-// came is kept too, so that after a broken connection it goes on where it stopped.
+// before its acknowledgement was lost. A large update is applied in pieces as it arrives; how far
+// it came is kept too, so that after a broken connection it goes on where it stopped.
 #pragma once
 
 #include <cstddef>
