@@ -13,8 +13,8 @@ help:  ## show this
 	@echo "make TARGET, where TARGET is one of:"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(READY)  ## train MNIST on every core and say where the model and the curves are
-	@$(BIN)/manyhands train mnist --strategy hogwild --epochs 8
+demo: $(READY)  ## train MNIST with two replicas against two parameter servers and say where the model and the curves are
+	@$(BIN)/manyhands train mnist --strategy downpour --replicas 2 --servers 2 --epochs 8
 
 test: $(READY)  ## run the tests
 	@$(BIN)/python -m pytest

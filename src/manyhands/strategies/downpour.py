@@ -66,7 +66,7 @@ _LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 1.0
 _FLUSH_WITHIN_S = 60.0
 _EXPLAIN_WITHIN_S = 2.0
-_MUCH_SMALLER = 2  # gradients are pushed where that halves the bytes
+_MUCH_SMALLER = 8  # gradients are pushed where they are so many times smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Downpour(Strategy):
     replica applies it, and what travels is how far its weights moved; the servers add that up, or
     apply `outer` to it, for replicas that take many steps between pushes. By default gradients
     where they are much smaller (factors, rows) or the optimizer is Adagrad, else weights: momentum
-    on a server amplifies what is stale (docs/decisions/0007).
+    on a server amplifies what is stale (docs/decisions/0008).
 
     `staleness` says what a push is worth that was computed on old weights: "ignore" it, "scale" its
     rate down by it, or "bound" it: a replica waits while another is more than `max_staleness`
@@ -295,7 +295,7 @@ class DownpourSession(Session):
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
         with self._explained():
-            states = self._client.get_states(len(self._server_rule.states))
+            states = self._snapshots.states(len(self._server_rule.states))
         return {
             f"{name}.{state}": self._layout.view(torch.from_numpy(line), name).contiguous()
             for state, line in zip(self._server_rule.states, states, strict=True)
@@ -315,7 +315,7 @@ class DownpourSession(Session):
             named = {name: optimizer[f"{name}.{state}"] for name in self._layout.names}
             self._layout.write(named, line)
             lines.append(line.numpy())
-        self._client.set_states(lines)
+        self._snapshots.set_states(lines)
         self._steps_before = step * self._job.batches_per_epoch // self._whole.batches_per_epoch
         if self._average is not None:
             checked_state(self._averaged or {}, averaged or {}, "average")
@@ -369,8 +369,8 @@ class DownpourSession(Session):
         job, strategy = self._job, self._strategy
         line = self._cluster.start()
         assert self._cluster.client is not None
-        self._client, self._layout = self._cluster.client, self._cluster.layout
-        self._snapshots = Snapshots(self._client, self._layout)
+        self._layout = self._cluster.layout
+        self._snapshots = Snapshots(self._cluster.client, self._layout)
         pieces = pieces_per_epoch(job)
         pushes_per_piece = max(1, piece_samples(job) // job.batch_size // strategy.push_every)
         bound = strategy.max_staleness // pushes_per_piece

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +24,17 @@ _PAUSE_PER_PULL = 10  # at most a tenth of the time goes into pulling for the av
 
 
 class Snapshots:
-    """Pulls from every server. Thread-safe: one pull at a time."""
+    """What the driver asks of the servers. Thread-safe: one question at a time."""
 
     def __init__(self, client: ParameterClient, layout: FlatLayout) -> None:
         self._client = client
         self._layout = layout
-        self._pulling = threading.Lock()
+        self._asking = threading.Lock()
         self._line = np.zeros(layout.floats, dtype=np.float32)
 
     def into(self, model: torch.nn.Module) -> None:
         """Copy the servers' weights into a model's trainable parameters."""
-        with self._pulling, torch.no_grad():
+        with self._asking, torch.no_grad():
             self._client.pull(self._line)
             parameters = dict(model.named_parameters())
             for name, view in self._layout.views(torch.from_numpy(self._line)).items():
@@ -42,9 +42,19 @@ class Snapshots:
 
     def average_into(self, averaged: npt.NDArray[np.float32], decay: float) -> None:
         """Move an average towards the servers' weights."""
-        with self._pulling:
+        with self._asking:
             self._client.pull(self._line)
             kernels.average([averaged], [self._line], decay)
+
+    def states(self, count: int) -> list[npt.NDArray[np.float32]]:
+        """The servers' first `count` states of their rule, each as a line."""
+        with self._asking:
+            return self._client.get_states(count)
+
+    def set_states(self, lines: Sequence[npt.NDArray[np.float32]]) -> None:
+        """Overwrite the states of the servers' rule."""
+        with self._asking:
+            self._client.set_states(lines)
 
 
 class MovingAverage(threading.Thread):
