@@ -114,6 +114,19 @@ def test_factors_address_a_span_by_its_first_chunk() -> None:
         assert "not the first of a span" in reply.sentence
 
 
+def test_rows_that_do_not_follow_each_other_are_spans_of_their_own() -> None:
+    with harness() as h:
+        for chunk, first_row in enumerate((0, 20)):
+            h.add(chunk, 10, 3, parameter=1, first_row=first_row)
+        h.server.start()
+        client = h.connect()
+        for chunk in (0, 1):
+            a, d = floats(2, 3, seed=chunk), floats(2, 10, seed=9 + chunk)
+            payload = a.tobytes() + d.tobytes()
+            assert client.ask(Kind.FACTORS, payload, chunk=chunk, count=2).kind is Kind.ACK
+            np.testing.assert_allclose(client.pull(chunk), -(d.T @ a).ravel(), rtol=1e-4, atol=1e-5)
+
+
 def rows_payload(rows: list[int], values: Floats) -> bytes:
     return np.array(rows, np.uint32).tobytes() + values.tobytes()
 

@@ -132,7 +132,7 @@ def test_a_stream_that_cannot_be_followed_is_refused_and_closed(name: str, tcp: 
     with harness(lanes=2) as h:
         started(h)
         client, other = h.connect(tcp=tcp), h.connect(2)
-        client.sock.sendall(frame(Kind.PULL) + frame(**fields) + bytes(100_000))
+        client.sock.sendall(frame(Kind.PULL) + frame(**fields) + bytes(600_000))
         assert client.receive().kind is Kind.VALUES  # what came before is answered
         reply = client.receive()
         assert (reply.kind, reply.count) == (Kind.REFUSED, refusal)
