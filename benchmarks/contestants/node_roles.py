@@ -31,6 +31,7 @@ import numpy.typing as npt
 from benchmarks.contestants.node_peers import FLOAT_BYTES, Slice, chunks_of
 from manyhands import kernels
 from manyhands.transport.certificates import RunCertificates
+from manyhands.transport.connection import tune
 from manyhands.transport.tls import TlsStream, client_context, server_context
 from manyhands.transport.tunnel import tunnel
 
@@ -132,7 +133,7 @@ def _prepared(
     connection: socket.socket, certificates: RunCertificates | None, *, server_side: bool
 ) -> socket.socket:
     """The TCP connection itself, or the plain end of a tunnel through it."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tune(connection)
     if certificates is None:
         return connection
     if server_side:

@@ -20,6 +20,7 @@ _TIMEOUT_S = 5.0
 # A peer that was switched off sends nothing: after this much silence the kernel asks for a sign
 # of life, and gives the connection up when none comes.
 _SILENCE_S, _ASK_EVERY_S, _ASK_TIMES = 10, 5, 4
+_SEND_BUFFER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,13 @@ def connect(
 
 
 def tune(sock: socket.socket) -> None:
-    """What every TCP connection wants: small frames at once, and dead peers noticed."""
+    """What every TCP connection wants: small frames at once, room for large ones, a dead peer seen.
+
+    The system's own sizing of the send buffer stays so small that a sender of megabytes sleeps and
+    wakes for every few hundred kilobytes.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S)
