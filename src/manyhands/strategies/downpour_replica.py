@@ -88,8 +88,9 @@ class ReplicaTask:
     def run(self, channel: Connection) -> None:
         sys.setswitchinterval(0.001)  # exchange threads get their turn between two short kernels
         torch.manual_seed(self.job.worker_seed(self.number))
-        with _Replica(self, channel) as replica:
-            channel.send(Ready())
+        replica = _Replica(self, channel)
+        channel.send(Ready())  # before a worker can ask: who hasn't joined is not heard
+        with replica:
             replica.run()
 
 
