@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -70,7 +71,7 @@ def test_it_learns(make_trainer, settings) -> None:
     strategy = mh.Downpour(**{"replicas": 2, "push_every": 2, "fetch_every": 2, **settings})
     result = make_trainer(strategy=strategy).fit(blobs(2048), validation=blobs(seed=1), epochs=6)
     assert result.metrics["accuracy"] > 0.9
-    assert all(record["train_loss"] > 0 for record in result.history)
+    assert all(math.isfinite(record["train_loss"]) for record in result.history)
 
 
 def test_every_sample_is_trained_on_once_per_epoch(make_trainer, tmp_path: Path) -> None:

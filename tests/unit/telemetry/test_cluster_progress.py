@@ -36,7 +36,7 @@ with EventStream([make_progress()]) as stream:
         while True:
             stream.handle(cluster())
             stream.handle(progress(2, 600))
-            time.sleep(0.001)
+            time.sleep(0.05)
     except KeyboardInterrupt:
         stream.handle(RunEnded(reason="interrupted", epochs_done=2, seconds=63.0))
 """
