@@ -55,6 +55,13 @@ struct RuleStep {
   bool due;  // outer: the momentum moves at this step
 };
 
+// For a gradient that sums so many steps: each of them would have let the weights decay. AdamW's
+// decay goes with its rate, which stands for all of the steps already.
+inline RuleStep summing(RuleStep step, std::uint32_t steps) {
+  if (step.kind != RuleKind::kAdamW && steps > 1) step.decay *= static_cast<float>(steps);
+  return step;
+}
+
 // `step` counts from 1.
 RuleStep at_step(const Rule& rule, double rate, std::int64_t step, double grad_scale);
 

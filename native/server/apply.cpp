@@ -74,7 +74,8 @@ std::size_t Applier::apply_deltas(Chunk& chunk, const std::vector<Update>& queue
     if (!admission_.admit(chunk, queue[end], ahead)) continue;
     const double rate = admission_.rate(chunk, queue[end], ahead);
     const auto number = static_cast<std::int64_t>(++chunk.begun);
-    steps_.push_back({&queue[end], at_step(chunk.rule, rate, number, 1.0)});
+    const RuleStep step = at_step(chunk.rule, rate, number, 1.0);
+    steps_.push_back({&queue[end], summing(step, queue[end].frame->header.steps)});
   }
   const bool one_walk = steps_.size() == 1 && plain(*steps_[0].update->frame);
   const std::size_t floats = chunk.shape->floats(), block = one_walk ? floats : kBlockFloats;
@@ -116,7 +117,7 @@ void Applier::apply_piece(Chunk& chunk, const Update& update) {
   if (first < end) {
     const auto number = static_cast<std::int64_t>(partial->step);
     const auto* grad = reinterpret_cast<const float*>(frame.payload);
-    update_range(chunk, at_step(chunk.rule, partial->rate, number, 1.0),
+    update_range(chunk, summing(at_step(chunk.rule, partial->rate, number, 1.0), h.steps),
                  grad + (first - frame.first), first, end - first);
     partial->floats = end;
   }
@@ -131,7 +132,8 @@ void Applier::apply_rows(Chunk& chunk, const Update& update) {
   const wire::Header& h = update.frame->header;
   const std::size_t width = chunk.shape->row_floats;
   const double rate = admission_.rate(chunk, update, 0);
-  const RuleStep step = at_step(chunk.rule, rate, static_cast<std::int64_t>(++chunk.begun), 1.0);
+  const auto number = static_cast<std::int64_t>(++chunk.begun);
+  const RuleStep step = summing(at_step(chunk.rule, rate, number, 1.0), h.steps);
   const std::uint8_t* numbers = update.frame->payload;
   const std::uint8_t* grads = numbers + std::size_t{h.count} * sizeof(std::uint32_t);
   const Block row_grad = context_.pool.take(width * sizeof(float));

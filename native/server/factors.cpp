@@ -46,6 +46,7 @@ std::size_t Factors::apply(const ChunkShape& span, const std::vector<Update>& qu
     joined_.updates.push_back(&queue[end]);
     joined_.rates.push_back(admission_.rate(chunk, queue[end], ahead));
     joined_.samples += queue[end].frame->header.count;
+    joined_.steps += queue[end].frame->header.steps;
   }
   if (!joined_.updates.empty()) apply_joined(span);
   return end;
@@ -111,8 +112,9 @@ void Factors::multiply(const ChunkShape& span, const Operands& operands) {
   for (std::size_t i = 0; i < span.span_chunks; ++i) {
     Chunk& chunk = chunks[i];
     chunk.begun += joined_.updates.size();
-    const RuleStep step =
-        at_step(chunk.rule, joined_.rate, static_cast<std::int64_t>(chunk.begun), 1.0);
+    const RuleStep step = summing(
+        at_step(chunk.rule, joined_.rate, static_cast<std::int64_t>(chunk.begun), 1.0),
+        joined_.steps);
     LinearBackward p{};
     p.batch = k;
     p.in = in;

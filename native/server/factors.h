@@ -24,6 +24,7 @@ class Factors {
  private:
   struct Joined {
     std::size_t samples = 0;
+    std::uint32_t steps = 0;
     double rate = 0.0;
     std::vector<const Update*> updates;
     std::vector<double> rates;
