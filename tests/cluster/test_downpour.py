@@ -283,3 +283,69 @@ def test_however_the_driver_ends_nothing_survives_it(tmp_path: Path, ending: int
     finally:
         driver.kill()
         driver.wait()
+
+
+def test_an_error_in_the_last_piece_of_an_epoch_is_told(make_trainer) -> None:
+    points, labels = blobs(64)
+    labels[-1] = 99  # found by the worker, while its prefetcher waits for another piece
+    trainer = make_trainer(strategy=mh.Downpour(replicas=1), metrics=())
+    with pytest.raises((WorkerError, TrainingDiverged)):
+        trainer.fit((points, labels), epochs=1, shuffle=False)
+
+
+def test_factors_of_a_piece_that_is_no_multiple_of_a_push_get_through(make_trainer) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 4))
+    forms = {"0.weight": "factors", "2.weight": "factors"}
+    strategy = mh.Downpour(replicas=1, push_every=7, fetch_every=7, forms=forms)
+    result = make_trainer(model, strategy=strategy, batch_size=8).fit(
+        blobs(96), validation=blobs(seed=1), epochs=12
+    )
+    assert result.metrics["accuracy"] > 0.8
+
+
+class RefusesToTrainInEvaluation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(20, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.training or not torch.is_grad_enabled(), "trained in evaluation mode"
+        return self.layer(x)
+
+
+def test_a_successor_started_during_validation_trains_in_training_mode(
+    make_trainer, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    killed: list[int] = []
+
+    def kill_one(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        pids = replica_pids(run)
+        if pids and not killed:
+            killed.append(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+            wait_until(lambda: len(workers_of(os.getpid())) >= 3, what="a successor starts")
+        return 0.0
+
+    trainer = make_trainer(
+        RefusesToTrainInEvaluation(), strategy=mh.Downpour(replicas=2), metrics=[kill_one]
+    )
+    trainer.fit(blobs(8192), validation=blobs(seed=1), epochs=20)
+    assert killed
+    assert len(replica_pids(run)) == 3
+
+
+@pytest.mark.parametrize("push_every", [1, 8])
+def test_weights_decay_as_often_as_there_are_steps(make_trainer, push_every: int) -> None:
+    model = nn.Linear(20, 4, bias=False)
+    nn.init.ones_(model.weight)
+    trainer = make_trainer(
+        model,
+        loss=None,
+        step=lambda model, batch: model(batch[0]).sum() * 0.0,
+        optimizer=mh.optim.SGD(lr=0.1, weight_decay=0.01),
+        strategy=mh.Downpour(replicas=1, workers=1, push="gradients", push_every=push_every),
+    )
+    trainer.fit(blobs(32 * 256), epochs=2)
+    assert float(model.weight.detach().mean()) == pytest.approx(0.999**512, rel=0.01)

@@ -42,14 +42,15 @@ class Inbox(Connection):
     """The role's end of the channel: when the driver is gone, so is this process.
 
     A thread reads ahead, so that the end of the channel is noticed in the middle of a long
-    computation and not only at its end. Any thread may call `recv` and `poll`; `send` belongs to
-    one thread at a time. `multiprocessing.connection.wait` sees nothing of what was read ahead.
+    computation and not only at its end. Any thread may call `send`, `recv` and `poll`.
+    `multiprocessing.connection.wait` sees nothing of what was read ahead.
     """
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self._messages: list[Any] = []
         self._arrived = threading.Condition()
+        self._sending = threading.Lock()
 
     def watch(self) -> None:
         """From now on read ahead, and end this process when the driver ends."""
@@ -65,6 +66,11 @@ class Inbox(Connection):
             with self._arrived:
                 self._messages.append(message)
                 self._arrived.notify()
+
+    def send(self, obj: Any) -> None:
+        """Send a message; from any thread."""
+        with self._sending:
+            super().send(obj)
 
     def recv(self) -> Any:
         """The next message; blocks until there is one."""

@@ -65,8 +65,8 @@ def choose_form(
     """The cheapest form for a parameter, or the one wanted, when the parameter can take it.
 
     `samples` are those summed up in one push: of a linear layer's batches, or the rows that they
-    touch in a sparse embedding. `is_linear` says that the parameter is the weight of a linear layer
-    used once in a forward pass. `encoding` is that of dense updates; factors are sent as bfloat16
+    touch in a sparse embedding. `is_linear` says that the parameter is a weight of linear layers
+    alone. `encoding` is that of dense updates; factors are sent as bfloat16
     unless it is float32.
     """
     weights = _weights_of(tuple(shape), samples, is_linear, sparse, encoding, keep)

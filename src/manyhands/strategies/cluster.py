@@ -5,6 +5,7 @@ Knows how each role is made up and started; who is alive and what they do is the
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +155,9 @@ class Cluster:
         arena = Arena.with_room_for(tensors)
         self._arenas.append(arena)
         source = self._job.source.with_tensors([arena.place(tensor) for tensor in tensors])
-        return replace(self._job.for_workers(source), ema=None)
+        # A copy: the driver's own is in evaluation mode whenever a validation is under way.
+        model = copy.deepcopy(self._job.model)
+        return replace(self._job.for_workers(source), model=model, ema=None)
 
 
 def _await_serving(role: Role) -> Endpoint:

@@ -7,8 +7,9 @@ session's to say.
 
 from __future__ import annotations
 
+import io
 import math
-import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from manyhands.errors import WorkerError
+from manyhands.errors import ServerUnavailable, WorkerError
 from manyhands.launch.local import Role, close_all, error_of
 from manyhands.launch.role_process import Failure, Ready
 from manyhands.parameter_server.reports import ServerReport
@@ -39,6 +40,9 @@ from manyhands.telemetry.events import Event, Note, ReplicaJoined, ReplicaLost
 
 _DEATHS_ALLOWED = 3  # of one replica in a row, with no piece finished in between
 _LOOK_EVERY_S = 0.2
+_SILENCE_S = 30.0
+_LEAVE_WITHIN_S = 60.0
+_AWAY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -51,8 +55,10 @@ class ReplicaPlace:
     report: ReplicaReport | None = None
     samples: int = 0
     ready: bool = False
-    leaving: bool = False
+    leaving: float | None = None  # since when
     flushed: bool = False
+    heard: float = field(default_factory=time.monotonic)
+    failure: str = ""  # why it ended itself, or was ended
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -121,7 +127,8 @@ class Coordinator(threading.Thread):
         self._state = _State()
         self._next_number = 0
         self._closing = False
-        self._wake_read, self._wake_write = os.pipe()
+        self._looked = time.monotonic()
+        self._wake_read, self._wake_write = socket.socketpair()
 
     # --- for the session
 
@@ -138,7 +145,8 @@ class Coordinator(threading.Thread):
             staying = [p.number for p in self._state.replicas.values() if not p.leaving]
             going = sorted(staying)[1:][-count:] if count else []
             for number in going:
-                self._state.replicas[number].leaving = True
+                self._state.replicas[number].leaving = time.monotonic()
+                self._desk.retire(number)
                 self._send(number, Leave())
             return going
 
@@ -165,19 +173,22 @@ class Coordinator(threading.Thread):
         with self.changed:
             return sum(account.samples for account in self._state.epochs.values())
 
-    def flush(self, timeout_s: float) -> None:
-        """Wait until every replica has pushed what it trained, or the time is up."""
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every replica has pushed and reported what it trained; False when the time
+        was too short for one of them."""
         with self.changed:
-            for place in self._state.replicas.values():
+            asked = list(self._state.replicas.values())
+            for place in asked:
                 place.flushed = False
                 self._send(place.number, Flush())
-            self.changed.wait_for(
-                lambda: (
-                    self._state.error is not None
-                    or all(place.flushed for place in self._state.replicas.values())
-                ),
+            return self.changed.wait_for(
+                lambda: self.has_failed or all(self._is_flushed(place) for place in asked),
                 timeout_s,
             )
+
+    def _is_flushed(self, place: ReplicaPlace) -> bool:
+        """Whether nothing more is to be expected of it: a lost replica has nothing either."""
+        return place.flushed or self._state.replicas.get(place.number) is not place
 
     def check(self) -> None:
         """Raise the error that ends the run, if there is one."""
@@ -240,17 +251,16 @@ class Coordinator(threading.Thread):
         return merged_buffers(reported)
 
     def close(self) -> None:
-        """Stop answering and end every role; may be called twice."""
+        """Stop answering and end every replica; may be called twice."""
         with self.changed:
-            if self._closing:
-                return
+            if not self._closing:
+                self._wake()
             self._closing = True
-        self._wake()
         if self.is_alive():
             self.join()
         close_all([place.role for place in self._state.replicas.values()])
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._wake_read.close()
+        self._wake_write.close()
 
     # --- the thread
 
@@ -264,6 +274,7 @@ class Coordinator(threading.Thread):
 
     def _look(self) -> None:
         with self.changed:
+            self._end_who_is_stuck()
             replicas = {p.role.channel: p for p in self._state.replicas.values()}
         servers = {
             role.channel: number
@@ -272,7 +283,7 @@ class Coordinator(threading.Thread):
         }
         for ready in wait([*replicas, *servers, self._wake_read], _LOOK_EVERY_S):
             if ready == self._wake_read:
-                os.read(self._wake_read, 4096)
+                self._wake_read.recv(4096)
                 continue
             assert isinstance(ready, Connection)
             message = _take(ready)
@@ -280,9 +291,22 @@ class Coordinator(threading.Thread):
                 if ready in servers:
                     self._hear_server(servers[ready], message)
                 else:
+                    replicas[ready].heard = time.monotonic()
                     self._hear_replica(replicas[ready], message)
                 self._grant()
                 self.changed.notify_all()
+
+    def _end_who_is_stuck(self) -> None:
+        """Kill replicas that say nothing, though they report twice a second, or don't leave."""
+        now = time.monotonic()
+        away, self._looked = now - self._looked > _AWAY_S, now
+        for place in self._state.replicas.values():
+            if away:  # it was us who were stopped, and heard nobody
+                place.heard = now
+            late = place.leaving is not None and now - place.leaving > _LEAVE_WITHIN_S
+            if place.ready and (late or now - place.heard > _SILENCE_S) and not place.failure:
+                place.failure = f"said nothing for {now - place.heard:.0f} s and was ended"
+                place.role.process.kill()
 
     def _hear_server(self, number: int, message: Any) -> None:
         if isinstance(message, ServerReport):
@@ -291,12 +315,13 @@ class Coordinator(threading.Thread):
             raise error_of(f"parameter server {number}", message)
         elif message is None:
             self._state.lost_servers.add(number)
-            self._cluster.hang_up()
             role = self._cluster.servers[number]
-            raise WorkerError(
+            error = WorkerError(
                 f"Parameter server {number} (process {role.pid}) {role.ending()}, and its part "
                 "of the weights is lost: resume the run from its last checkpoint."
             )
+            self.fail(error)  # before the calls that wait for that server end with their own
+            self._cluster.hang_up()
 
     def _hear_replica(self, place: ReplicaPlace, message: Any) -> None:
         state = self._state
@@ -313,15 +338,20 @@ class Coordinator(threading.Thread):
             self._desk.give_back(place.number, message.lease)
         elif isinstance(message, ReplicaReport):
             place.report = message
-            place.buffers = {
-                name: torch.from_numpy(buffer) for name, buffer in (message.buffers or {}).items()
-            }
+            if message.buffers is not None:
+                place.buffers |= torch.load(io.BytesIO(message.buffers), weights_only=True)
         elif isinstance(message, Flushed):
             place.flushed = True
+            if not message.complete:
+                late = f"replica {place.number} could not push all it trained in time"
+                state.events.append(Note(message=late, warning=True))
         elif isinstance(message, Diverged):
             raise DivergedReplica(message)
         elif isinstance(message, Failure):
-            raise error_of(f"replica {place.number}", message)
+            # A replica that can't reach a server is lost like one that died; the others go on.
+            if not isinstance(message.known, ServerUnavailable):
+                raise error_of(f"replica {place.number}", message)
+            place.failure = str(message.known)
         elif message is None:
             self._lose(place)
 
@@ -337,25 +367,27 @@ class Coordinator(threading.Thread):
     def _lose(self, place: ReplicaPlace) -> None:
         state = self._state
         reason = place.role.ending()
+        reason = place.failure or reason
         place.role.close()
         del state.replicas[place.number]
         state.gone.add(place.report)
         returned = self._desk.leave(place.number)
-        if place.leaving:
+        if place.leaving is not None:
             state.events.append(Note(message=f"replica {place.number} left as asked"))
-            return
-        deaths = state.deaths[place.number] = state.deaths.get(place.number, 0) + 1
-        if deaths <= _DEATHS_ALLOWED:
-            successor = self._place(place.number)
-            state.events.append(self._lost(place, reason, returned, successor.role.pid))
-            return
-        state.events.append(self._lost(place, reason, returned, None))
+        else:
+            self._replace(place, reason, returned)
         if not state.replicas:
             raise WorkerError(
-                f"Replica {place.number} died {deaths} times without getting anything done (the "
-                f"last one {reason}) and none is left: look for what kills it. Memory is the usual "
-                "cause; try fewer replicas or workers."
+                f"No replica is left: replica {place.number} was the last one ({reason}). Look for "
+                "what kills it. Memory is the usual cause; try fewer replicas or workers."
             )
+
+    def _replace(self, place: ReplicaPlace, reason: str, returned: int) -> None:
+        """Start a successor, unless a replica has died too often without getting anything done."""
+        state = self._state
+        deaths = state.deaths[place.number] = state.deaths.get(place.number, 0) + 1
+        successor = self._place(place.number).role.pid if deaths <= _DEATHS_ALLOWED else None
+        state.events.append(self._lost(place, reason, returned, successor))
 
     def _lost(
         self, place: ReplicaPlace, reason: str, returned: int, successor: int | None
@@ -371,8 +403,11 @@ class Coordinator(threading.Thread):
     def _place(self, number: int) -> ReplicaPlace:
         place = ReplicaPlace(number, self._cluster.start_replica(number), time.monotonic())
         with self.changed:
-            self._state.replicas[number] = place
-        self._wake()
+            if not self._closing:
+                self._state.replicas[number] = place
+                self._wake()
+                return place
+        place.role.close()
         return place
 
     def _grant(self) -> None:
@@ -386,7 +421,7 @@ class Coordinator(threading.Thread):
             return  # it is gone: the thread will hear so
 
     def _wake(self) -> None:
-        os.write(self._wake_write, b".")
+        self._wake_write.send(b".")
 
 
 class DivergedReplica(Exception):

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -65,6 +65,7 @@ from manyhands.transport.endpoint import is_loopback
 _LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 1.0
 _FLUSH_WITHIN_S = 60.0
+_LAST_WORDS_WITHIN_S = 2.0  # of an epoch that is over; what comes later counts all the same
 _EXPLAIN_WITHIN_S = 2.0
 _MUCH_SMALLER = 8  # gradients are pushed where they are so many times smaller
 
@@ -222,8 +223,10 @@ class DownpourSession(Session):
         seconds = self._seconds(epoch)
         if epoch + 1 < self._job.epochs:
             self._open(epoch + 1)  # replicas go on while this one is validated
-        else:
-            coordinator.flush(_FLUSH_WITHIN_S)
+            coordinator.flush(_LAST_WORDS_WITHIN_S)
+        elif not coordinator.flush(_FLUSH_WITHIN_S):
+            late = "Some replicas did not push all they trained in time; the weights lack that."
+            self._job.emit(Note(message=late, warning=True))
         self._look(epoch)
         self._take_snapshot()
         return self._summary(epoch, seconds)
@@ -268,7 +271,8 @@ class DownpourSession(Session):
         buffers = dict(self._job.model.named_buffers())
         with torch.no_grad():
             for name, tensor in self._coordinator.buffers().items():
-                buffers[name].copy_(tensor)
+                if name in buffers:  # one that forward makes up has no place here
+                    buffers[name].data = tensor.clone()
         if self._average is not None:
             with self._explained():
                 self._average.catch_up()
@@ -316,6 +320,8 @@ class DownpourSession(Session):
             self._layout.write(named, line)
             lines.append(line.numpy())
         self._snapshots.set_states(lines)
+        if step:
+            self._desk.skip_warm_start()
         self._steps_before = step * self._job.batches_per_epoch // self._whole.batches_per_epoch
         if self._average is not None:
             checked_state(self._averaged or {}, averaged or {}, "average")
@@ -359,11 +365,12 @@ class DownpourSession(Session):
     # --- set-up and end
 
     def close(self) -> None:
-        if self._average is not None:
-            self._average.close()
-        if self._coordinator is not None:
-            self._coordinator.close()
-        self._cluster.close()
+        with ExitStack() as ending:  # each in turn, whatever another Ctrl-C interrupts
+            ending.callback(self._cluster.close)
+            if self._coordinator is not None:
+                ending.callback(self._coordinator.close)
+            if self._average is not None:
+                ending.callback(self._average.close)
 
     def _set_up(self) -> None:
         job, strategy = self._job, self._strategy
@@ -374,13 +381,13 @@ class DownpourSession(Session):
         pieces = pieces_per_epoch(job)
         pushes_per_piece = max(1, piece_samples(job) // job.batch_size // strategy.push_every)
         bound = strategy.max_staleness // pushes_per_piece
-        desk = LeaseDesk(
+        self._desk = LeaseDesk(
             pieces,
             share=strategy.epoch_share,
             warm_pieces=math.ceil(strategy.warm_start * pieces),
             bound=bound if strategy.staleness == "bound" else None,
         )
-        self._coordinator = Coordinator(desk, self._cluster)
+        self._coordinator = Coordinator(self._desk, self._cluster)
         self._report = ClusterReport(self._coordinator, every_s=_REPORT_EVERY_S, lanes=self._lanes)
         if job.ema is not None:
             self._average = MovingAverage(

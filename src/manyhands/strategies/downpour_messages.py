@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from manyhands.strategies.leases import Lease
 
@@ -54,7 +51,9 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """To the driver: nothing that was done before `Flush` is left here."""
+    """To the driver: nothing that was done before `Flush` is left here, if `complete`."""
+
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +68,4 @@ class ReplicaReport:
     pushed_bytes: int
     pulled_bytes: int
     waited_s: float
-    buffers: dict[str, npt.NDArray[Any]] | None  # a tensor would travel as an open file
+    buffers: bytes | None  # those that changed; tensors themselves would travel as open files

@@ -15,6 +15,7 @@ in its frames (Adam, sections 3.2.1, 3.2.2 and 3.2.6; DistBelief, section 4.1).
 
 from __future__ import annotations
 
+import io
 import queue
 import sys
 import threading
@@ -125,6 +126,7 @@ class _Replica:
         self._grants: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         self._clock = StepClock()
         self._leaving = False
+        self._reported: dict[str, torch.Tensor] = {}
         self._lines = _Lines.of(task.shard_map.floats, self._line_names())
         self._client = self._make_client()
         self._client.start()
@@ -176,9 +178,9 @@ class _Replica:
             if isinstance(message, BaseException):
                 raise message
             if isinstance(message, Flush):
-                self._flush()
+                complete = self._flush()
                 self._report()
-                self.send(Flushed())
+                self.send(Flushed(complete))
             elif isinstance(message, Leave):
                 return self._leave()
 
@@ -247,7 +249,7 @@ class _Replica:
             lines["staged"],
             sent,
             rate_of=lambda stretch: rate_of_push(self._job.rule, stretch),
-            most_factors=_PUSHES_QUEUED * settings.push_every * self._job.batch_size,
+            most_queued=_PUSHES_QUEUED,
         )
 
     def _make_workers(self) -> list[ReplicaWorker]:
@@ -277,10 +279,11 @@ class _Replica:
         except (EOFError, OSError) as error:
             self._inbox.put(error)
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Push everything that is done; whether that succeeded in time."""
         deadline = time.monotonic() + _FLUSH_WITHIN_S
-        for exchange in self._exchanges:
-            exchange.flush(deadline - time.monotonic())
+        done = [e.flush(max(0.0, deadline - time.monotonic())) for e in self._exchanges]
+        return all(done)
 
     def _leave(self) -> None:
         self._leaving = True
@@ -293,18 +296,28 @@ class _Replica:
 
     def _report(self) -> None:
         counters = self._client.counters
-        buffers = {
-            name: buffer.detach().clone().numpy()
-            for name, buffer in self._job.model.named_buffers()
-        }
         self.send(
             ReplicaReport(
                 pushed_bytes=counters.pushed_bytes,
                 pulled_bytes=counters.pulled_bytes,
                 waited_s=counters.waited_s,
-                buffers=buffers or None,
+                buffers=self._changed_buffers(),
             )
         )
+
+    def _changed_buffers(self) -> bytes | None:
+        """The buffers that are not as they were last reported, as `torch.save` writes them."""
+        changed = {}
+        for name, buffer in self._job.model.named_buffers():
+            before = self._reported.get(name)
+            if before is None or before.shape != buffer.shape or not torch.equal(before, buffer):
+                changed[name] = buffer.detach().clone()
+        if not changed:
+            return None
+        self._reported.update(changed)
+        data = io.BytesIO()
+        torch.save(changed, data)
+        return data.getvalue()
 
 
 def rate_of_push(rule: Rule, stretch: Stretch) -> float:

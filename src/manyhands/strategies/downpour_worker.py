@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -78,18 +80,20 @@ class ReplicaWorker(threading.Thread):
         self._accumulated: Line | None = None
         self._capture: FactorCapture | None = None
         self._order: tuple[int, Indices] | None = None
+        self._steps = 0
         self._step = self._make_step()
 
     def run(self) -> None:
-        try:
-            torch.set_num_threads(1)
-            with Prefetcher(self._job.source, self._requests(), depth=1) as pieces:
+        torch.set_num_threads(1)
+        with Prefetcher(self._job.source, self._requests(), depth=1) as pieces:
+            try:
                 for request, batches in pieces:
                     assert isinstance(request, PieceRequest)
                     if not self._take(request, batches):
                         return
-        except BaseException as error:  # the thread's main loop: the replica reports it
-            self._desk.fail(error)
+            except BaseException as error:  # the thread's main loop: the replica reports it
+                # Told before the prefetcher closes, which waits for a piece that may never come.
+                self._desk.fail(error)
 
     def _requests(self) -> Iterator[PieceRequest]:
         while (lease := self._desk.next_lease()) is not None:
@@ -126,23 +130,27 @@ class ReplicaWorker(threading.Thread):
             part = part_of(batches, offset * size, (offset + stride) * size, whole=stride == count)
             first_step = request.epoch * job.batches_per_epoch + number
             rates = job.rates(first_step, min(stride, count - offset))
-            losses = self._step.train(part, size, rates, first_step + 1)
+            # Counted from this worker's own first step: its states began with it.
+            losses = self._step.train(part, size, rates, self._steps + 1)
             if not math.isfinite(losses[-1]):
                 return Diverged(request.epoch, number + len(losses) - 1, float(losses[-1]))
-            self._hand_over()
-            self._tools.clock.advance(rates)
+            self._steps += len(losses)
+            self._hand_over(rates)
             done = min((offset + stride) * size, samples) - offset * size
             total += float(losses.mean()) * done
         return total / samples
 
-    def _hand_over(self) -> None:
-        outbox = self._tools.outbox
-        if not isinstance(outbox, GradientOutbox):
-            return  # the weights themselves are what is sent
-        if self._capture is not None:
-            outbox.add_factors(self._capture.take())
-        if self._accumulated is not None:
-            outbox.add(self._accumulated)
+    def _hand_over(self, rates: npt.NDArray[np.float64]) -> None:
+        """Add what these steps gave to what is sent; pushed weights are sent as they are."""
+        outbox, clock = self._tools.outbox, self._tools.clock
+        if isinstance(outbox, GradientOutbox):
+            if self._capture is not None:
+                outbox.add_factors(self._capture.take())
+            if self._accumulated is not None:
+                outbox.add(self._accumulated)
+        clock.advance(rates)
+        if isinstance(outbox, GradientOutbox):
+            outbox.wait_for_room(clock)
 
     # --- how a step is made
 

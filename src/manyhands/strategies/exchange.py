@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +44,13 @@ class StepClock:
         self.changed = threading.Condition()
         self.steps = 0
         self.rates = 0.0
+        self.urgent = 0  # steps that somebody waits to see pushed
+
+    def hurry(self) -> None:
+        """Make a push of everything until now due."""
+        with self.changed:
+            self.urgent = self.steps
+            self.changed.notify_all()
 
     def advance(self, rates: npt.NDArray[np.float64]) -> None:
         """Count steps taken at these rates."""
@@ -117,8 +123,8 @@ class WeightOutbox:
 class GradientOutbox:
     """Sends summed gradients, factors and rows; fetched weights replace the replica's.
 
-    `most_factors` bounds the samples whose factors wait to be sent: a worker that is ahead of the
-    network by more waits.
+    `most_queued` bounds the factors that wait to be sent, in hand-overs: a worker that is ahead of
+    the network by more waits.
     """
 
     def __init__(
@@ -130,14 +136,14 @@ class GradientOutbox:
         sent: Line | None,
         *,
         rate_of: Callable[[Stretch], float],
-        most_factors: int,
+        most_queued: int,
     ) -> None:
         self._local = local
         self._outgoing = outgoing
         self._staged = staged
         self._sent = sent
         self._rate_of = rate_of
-        self._most_factors = most_factors
+        self._most_queued = most_queued
         self._summing = threading.Lock()
         self._queues = {
             (number, server): _Queue()
@@ -154,12 +160,22 @@ class GradientOutbox:
             kernels.add_and_clear(accumulated, self._outgoing)
 
     def add_factors(self, taken: dict[str, list[FactorPair]]) -> None:
-        """Queue a worker's factors; waits while too many are on the way already."""
+        """Queue a worker's factors."""
         with self._has_room:
             for name, pairs in taken.items():
                 for queue in self._queues_of(name):
-                    self._has_room.wait_for(partial(queue.has_room, self._most_factors))
                     queue.factors.extend(pairs)
+                    queue.handed_over += 1
+
+    def wait_for_room(self, clock: StepClock) -> None:
+        """Wait while too many factors are on the way already, and make their push due."""
+        if self._is_full():
+            clock.hurry()
+            with self._has_room:
+                self._has_room.wait_for(lambda: not self._is_full())
+
+    def _is_full(self) -> bool:
+        return any(queue.handed_over >= self._most_queued for queue in self._queues.values())
 
     def add_rows(self, name: str, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Queue the rows of a sparse gradient, for every server that has some of them."""
@@ -219,13 +235,11 @@ class _Queue:
 
     factors: list[FactorPair] = field(default_factory=list)
     rows: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-
-    def has_room(self, most: int) -> bool:
-        return sum(len(pair.a) for pair in self.factors) < most
+    handed_over: int = 0
 
     def take(self) -> tuple[list[FactorPair], list[tuple[torch.Tensor, torch.Tensor]]]:
         taken = self.factors, self.rows
-        self.factors, self.rows = [], []
+        self.factors, self.rows, self.handed_over = [], [], 0
         return taken
 
 
@@ -241,7 +255,7 @@ def summed_rows(
 
 
 class Exchange(threading.Thread):
-    """The thread that talks with one server. `close` lets it send what is left, then ends it."""
+    """The thread that talks with one server; `flush` before `close` sends what is left."""
 
     def __init__(
         self,
@@ -297,6 +311,8 @@ class Exchange(threading.Thread):
         return self._push_due() or self._fetch_due() or self._flush_wanted > self._flushed
 
     def _push_due(self) -> bool:
+        if self._pushed_steps < self._clock.urgent:
+            return True
         return self._clock.steps - self._pushed_steps >= self._push_every
 
     def _fetch_due(self) -> bool:

@@ -26,6 +26,7 @@ class _Holder:
 
     leases: dict[Lease, int] = field(default_factory=dict)  # -> pieces finished when it was given
     asked: int = 0
+    retired: bool = False
 
 
 class LeaseDesk:
@@ -64,10 +65,20 @@ class LeaseDesk:
 
         Pieces of an epoch that is over are not trained on again: that epoch counted without them.
         """
-        holder = self._holders.pop(replica, _Holder())
+        holder = self._holders.get(replica, _Holder())
         returned = [lease for lease in holder.leases if not self.is_over(lease.epoch)]
+        self._holders.pop(replica, None)
         self._pool.extendleft(reversed(returned))
         return len(returned)
+
+    def retire(self, replica: int) -> None:
+        """Give a replica that is going to leave nothing more, and don't wait for it."""
+        if replica in self._holders:
+            self._holders[replica].retired = True
+
+    def skip_warm_start(self) -> None:
+        """Let every replica begin: the run has its warm start behind it."""
+        self._warm_pieces = 0
 
     def ask(self, replica: int) -> None:
         """Remember that a replica has room for one more piece."""
@@ -100,7 +111,11 @@ class LeaseDesk:
     def give_back(self, replica: int, lease: Lease) -> None:
         """Return a piece that a replica will not train on."""
         holder = self._holders.get(replica)
-        if holder is not None and holder.leases.pop(lease, None) is not None:
+        if holder is None or lease not in holder.leases:
+            return
+        over = self.is_over(lease.epoch)
+        del holder.leases[lease]
+        if not over:
             self._pool.appendleft(lease)
 
     def is_over(self, epoch: int) -> bool:
@@ -117,21 +132,20 @@ class LeaseDesk:
             return False
         if self._finished[epoch] == self._pieces:
             return True
-        busy = sum(
-            any(lease.epoch == epoch for lease in holder.leases)
-            for holder in self._holders.values()
+        staying = self._staying
+        done = sum(
+            not any(lease.epoch == epoch for lease in self._holders[number].leases)
+            for number in staying
         )
-        done = len(self._holders) - busy
-        return bool(self._holders) and done >= math.ceil(self._share * len(self._holders))
+        return bool(staying) and done >= math.ceil(self._share * len(staying))
 
     def finished(self, epoch: int) -> int:
         """Pieces of the epoch that were trained on."""
         return self._finished.get(epoch, 0)
 
     @property
-    def replicas(self) -> list[int]:
-        """The replicas that may ask."""
-        return sorted(self._holders)
+    def _staying(self) -> list[int]:
+        return [number for number, holder in self._holders.items() if not holder.retired]
 
     def held_by(self, replica: int) -> int:
         """Pieces that a replica trains on or has fetched."""
@@ -139,9 +153,10 @@ class LeaseDesk:
         return len(holder.leases) if holder else 0
 
     def _may_have_one(self, number: int) -> bool:
-        if not self._holders[number].asked:
+        holder = self._holders[number]
+        if not holder.asked or holder.retired:
             return False
-        if self._finished_in_all < self._warm_pieces and number != min(self._holders):
+        if self._finished_in_all < self._warm_pieces and number != min(self._staying):
             return False
         return self._bound is None or not self._is_too_far_ahead(number)
 

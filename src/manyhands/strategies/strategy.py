@@ -1,4 +1,4 @@
-"""What a strategy is: the one place where data, replica and, later, parameter servers meet.
+"""What a strategy is: the one place where data, replica and parameter servers meet.
 
 The trainer knows only this interface. A strategy says how a model is trained; where its processes
 run and what is done with the result are other people's affairs.

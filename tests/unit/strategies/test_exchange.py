@@ -113,7 +113,7 @@ MAP = make_shard_map(
 )
 
 
-def gradient_outbox(local: Any, *, sent: Any = None, most_factors: int = 8) -> GradientOutbox:
+def gradient_outbox(local: Any, *, sent: Any = None, most_queued: int = 8) -> GradientOutbox:
     floats = len(local)
     return GradientOutbox(
         MAP,
@@ -122,7 +122,7 @@ def gradient_outbox(local: Any, *, sent: Any = None, most_factors: int = 8) -> G
         zeros(floats),
         sent,
         rate_of=lambda stretch: stretch.rate,
-        most_factors=most_factors,
+        most_queued=most_queued,
     )
 
 
@@ -148,18 +148,22 @@ def test_what_compression_drops_of_gradients_is_sent_later() -> None:
     assert abs(server.weights + 3.0).max() <= 0.5
 
 
-def test_factors_travel_joined_and_a_full_queue_makes_a_worker_wait() -> None:
-    server = Server(4)
-    outbox = gradient_outbox(zeros(4), most_factors=4)
+def test_factors_travel_joined_and_a_full_queue_makes_a_push_due() -> None:
+    server, clock = Server(4), StepClock()
+    outbox = gradient_outbox(zeros(4), most_queued=2)
+    exchange = exchange_of(server, outbox, clock, push_every=100, fetch_every=100)
     pair = FactorPair(torch.ones(2, 3), torch.ones(2, 5))
-    outbox.add_factors({"fc.weight": [pair, pair]})
-    waiting = threading.Thread(target=outbox.add_factors, args=({"fc.weight": [pair]},))
+    for _ in range(2):
+        outbox.add_factors({"fc.weight": [pair]})
+        clock.advance(np.array([0.1]))
+    exchange.start()
+    waiting = threading.Thread(target=outbox.wait_for_room, args=(clock,))
     waiting.start()
-    outbox.exchange(server, STRETCH, fetch=False)
     waiting.join(10)
     assert not waiting.is_alive()
-    outbox.exchange(server, STRETCH, fetch=False)
-    assert [a.shape for a, _ in server.factors] == [(4, 3), (2, 3)]
+    assert [a.shape for a, _ in server.factors] == [(4, 3)]
+    exchange.close()
+    exchange.join(10)
 
 
 def test_rows_of_several_batches_are_each_sent_once() -> None:

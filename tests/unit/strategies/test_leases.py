@@ -143,3 +143,31 @@ def test_a_piece_given_back_is_given_again() -> None:
     desk.give_back(0, Lease(0, 0))
     desk.give_back(0, Lease(0, 0))
     assert asked(desk, 1, 1) == {1: [0]}
+
+
+def test_the_last_pieces_of_a_lost_replica_return_too() -> None:
+    desk = desk_with(2, 2)
+    asked(desk, 0, 1)
+    desk.finish(0, Lease(0, 0))
+    assert desk.leave(1) == 1
+    assert not desk.is_over(0)
+    assert asked(desk, 0) == {0: [1]}
+
+
+def test_a_replica_that_retires_gets_nothing_and_holds_nobody_up() -> None:
+    desk = desk_with(2, 4)
+    asked(desk, 0, 1, 1)
+    desk.retire(1)
+    assert asked(desk, 0, 1) == {0: [3]}
+    desk.give_back(1, Lease(0, 2))
+    assert asked(desk, 0) == {0: [2]}
+    for piece in (0, 2, 3):
+        desk.finish(0, Lease(0, piece))
+    assert desk.is_over(0)
+    assert desk.finish(1, Lease(0, 1))
+
+
+def test_a_resumed_run_has_its_warm_start_behind_it() -> None:
+    desk = desk_with(2, 4, warm_pieces=2)
+    desk.skip_warm_start()
+    assert asked(desk, 0, 1) == {0: [0], 1: [1]}
