@@ -46,10 +46,10 @@ def small_alexnet() -> nn.Module:
 
 
 def one_layer_mlp() -> nn.Module:
-    """The wide MLP with only its 4096 x 4096 weight trained: all that is pushed belongs to it."""
+    """The wide MLP with only its 4096 x 4096 layer trained: all that is pushed belongs to it."""
     net = wide_mlp()
     for name, parameter in net.named_parameters():
-        parameter.requires_grad_(name == "3.weight")
+        parameter.requires_grad_(name.startswith("3."))
     return net
 
 

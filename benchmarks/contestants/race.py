@@ -2,44 +2,47 @@
 
 A lap is a short epoch: a part of the images, drawn at random. Between laps nobody trains, so the
 accuracy is taken outside the clock, as often as a race to an accuracy needs it. A first lap at rate
-zero warms everything up and moves nothing.
+zero warms everything up and moves nothing. A batch is that of all processes together.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 
 import manyhands as mh
+from benchmarks.contestants.laps import Lap, Laps
 from manyhands.data.source import Batch, Indices, Source
 from manyhands.evaluation import evaluate
 from manyhands.recipes import mnist
 from manyhands.recipes.initialisation import kaiming_normal
 from manyhands.replica.steps import LossStep
 from manyhands.strategies.strategy import TrainingJob
-from manyhands.telemetry.events import ClusterProgress, Event
+from manyhands.telemetry.events import Event
 
 LOSS = LossStep(nn.CrossEntropyLoss())
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-RISE_IMAGES = 3200
+LAPS = 1_000_000  # more than anyone will run
+RISE_SHARE = 0.1  # of the cycle
+LEAST_RATE = 0.01  # of the highest, once the cycle is over
 
 
 @dataclass(frozen=True)
 class Course:
     """What everyone trains in a race."""
 
-    batch: int = 64
+    batch: int = 128  # of all processes together
     lap_images: int = 12_000
-    lr: float = 0.02
+    cycle_images: int = 120_000
+    lr: float = 0.05
     momentum: float = 0.9
     seed: int = 0
 
@@ -47,11 +50,9 @@ class Course:
         torch.manual_seed(self.seed)
         return kaiming_normal(mnist.network())
 
-    def schedule(self, images_a_step: int) -> AfterFirstLap:
-        """The rate's course for someone who sees so many images in a step."""
-        return AfterFirstLap(
-            -(-self.lap_images // images_a_step), max(1, RISE_IMAGES // images_a_step)
-        )
+    @property
+    def schedule(self) -> OneCycleAfterALap:
+        return OneCycleAfterALap(self.cycle_images / self.lap_images)
 
     @property
     def rule(self) -> mh.optim.SGD:
@@ -59,24 +60,23 @@ class Course:
 
 
 @dataclass(frozen=True)
-class AfterFirstLap:
-    """A schedule: nothing in the first lap, then a rise to the full rate over some images.
+class OneCycleAfterALap:
+    """A schedule: nothing in the first lap, then one cycle, up and down along cosines.
 
-    Without the rise, momentum that has heard one gradient for a whole lap would throw the net.
+    It begins at zero, because momentum has heard one gradient for a whole lap by then, and its end
+    makes the accuracy climb steadily instead of jumping about the target. Counts in laps, since
+    workers that share a batch out take more steps than those that don't.
     """
 
-    lap_steps: int
-    rise_steps: int
+    cycle_laps: float
 
     def __call__(self, step: int, total_steps: int) -> float:
-        return min(1.0, max(0, step - self.lap_steps) / self.rise_steps)
-
-
-class Lap(NamedTuple):
-    """One lap's images, all members of a crew together, and how long they took."""
-
-    images: int
-    seconds: float
+        laps = step * LAPS / total_steps - 1.0
+        rise = RISE_SHARE * self.cycle_laps
+        if laps < rise:
+            return 0.5 - 0.5 * math.cos(math.pi * max(0.0, laps) / rise)
+        fallen = min(1.0, (laps - rise) / (self.cycle_laps - rise))
+        return max(LEAST_RATE, 0.5 + 0.5 * math.cos(math.pi * fallen))
 
 
 class PartOfMnist(Source):
@@ -106,7 +106,7 @@ class PartOfMnist(Source):
 
 
 def enter_namespace(name: str | None) -> None:
-    """Have this process, while it has one thread, use the network of a namespace."""
+    """Have this thread, and those it starts from now on, use the network of a namespace."""
     if name is None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -122,66 +122,49 @@ class StrategyRace:
         self, rank: int, size: int, strategy: mh.Strategy, course: Course, namespace: str | None
     ) -> None:
         enter_namespace(namespace)
-        self._course = course
         self._strategy = strategy
+        self._course = course
         self._validation = mh.data.mnist("test")
-        self._travelled: ClusterProgress | None = None
-        self._epoch = 0
-        self.start()
+        self._laps: Laps | None = None
+        self.start(course.seed)
 
-    def start(self) -> None:
-        """Begin anew, from the course's first weights."""
-        self._epoch = 0
-        course = self._course
+    def start(self, seed: int) -> None:
+        """Begin anew, from the first weights of this seed."""
+        self.close()
+        course = replace(self._course, seed=seed)
         source = PartOfMnist(mh.data.mnist("train"), course.lap_images)
         self._job = TrainingJob(
             model=course.model(),
             step=LOSS,
             rule=course.rule,
-            schedule=course.schedule(course.batch),
+            schedule=course.schedule,
             source=source,
             sample=source.fetch(np.arange(2, dtype=np.int64), seed=0),
             batch_size=course.batch,
-            epochs=1_000_000,
+            epochs=LAPS,
             seed=course.seed,
             shuffle=True,
             ema=None,
-            emit=self._hear,
+            emit=_unheard,
         )
-        self._session = self._strategy.start(self._job)
-        self.lap()
+        self._laps = Laps(self._strategy, self._job)
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, ClusterProgress):
-            self._travelled = event
-
-    def lap(self) -> Lap:
-        began = time.monotonic()
-        summary = self._session.train_epoch(self._epoch)
-        self._epoch += 1
-        return Lap(summary.samples, time.monotonic() - began)
+    def lap(self, slowed: str | None, share: float) -> Lap:
+        assert self._laps is not None
+        return self._laps.lap(slowed=slowed, share=share)
 
     def accuracy(self) -> float:
         found = evaluate(self._job.model, LOSS, self._validation, ["accuracy"], batch_size=128)
         return 100 * found["accuracy"]
 
-    def roles(self) -> dict[str, list[int]]:
-        """The processes of the session, by the name of the role that they belong to."""
-        found: dict[str, list[int]] = {}
-        for process in psutil.Process().children():
-            command = process.cmdline()
-            if len(command) > 3 and "role_process" in command[2]:
-                family = [process, *process.children(recursive=True)]
-                found[command[3]] = [member.pid for member in family]
-        return found
-
-    def pushed_bytes_per_image(self) -> float:
-        if self._travelled is None or not self._travelled.samples_seen:
-            return 0.0
-        return self._travelled.pushed_bytes / self._travelled.samples_seen
-
     def close(self) -> None:
-        self._session.close()
+        if self._laps is not None:
+            self._laps.close()
+            self._laps = None
+
+
+def _unheard(event: Event) -> None:
+    """Nobody watches a race but its clock."""
 
 
 class DdpRace:
@@ -210,22 +193,22 @@ class DdpRace:
         self._course = course
         self._source = PartOfMnist(mh.data.mnist("train"), course.lap_images)
         self._validation = mh.data.mnist("test")
-        self.start()
+        self.start(course.seed)
 
-    def start(self) -> None:
-        course = self._course
+    def start(self, seed: int) -> None:
+        self._course = course = replace(self._course, seed=seed)
         self._epoch = 0
         self._model = nn.parallel.DistributedDataParallel(course.model())
         self._optimizer = torch.optim.SGD(
             self._model.parameters(), lr=course.lr, momentum=course.momentum
         )
         self._next = self._batches()  # read before the clock runs, as a good loader would have
-        self._step, self._factor = 0, course.schedule(course.batch * self._size)
+        self._step = 0
         self.lap()
 
     def _batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """This rank's batches of a lap, all read."""
-        count, batch = self._course.lap_images // self._size, self._course.batch
+        count, batch = self._course.lap_images // self._size, self._course.batch // self._size
         generator = np.random.default_rng([self._course.seed, self._epoch])
         order = generator.permutation(self._course.lap_images)[self._rank :: self._size][:count]
         seed = int(generator.integers(1 << 62))
@@ -237,7 +220,7 @@ class DdpRace:
     def lap(self) -> Lap:
         images, began = 0, time.monotonic()
         for x, y in self._next:
-            self._optimizer.param_groups[0]["lr"] = self._course.lr * self._factor(self._step, 0)
+            self._optimizer.param_groups[0]["lr"] = self._rate()
             self._optimizer.zero_grad()
             nn.functional.cross_entropy(self._model(x), y).backward()
             self._optimizer.step()
@@ -247,6 +230,10 @@ class DdpRace:
         self._epoch += 1
         self._next = self._batches()
         return Lap(images * self._size, seconds)
+
+    def _rate(self) -> float:
+        course = self._course
+        return course.lr * course.schedule(self._step, LAPS * len(self._next))
 
     def accuracy(self) -> float:
         """The ranks have the same weights: only the first one looks."""

@@ -6,16 +6,18 @@ race(target)   laps from the first weights on until the accuracy is reached
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import manyhands as mh
-from benchmarks.contestants.race import Course, DdpRace, Lap, StrategyRace
+from benchmarks.contestants.laps import Lap
+from benchmarks.contestants.race import Course, DdpRace, StrategyRace
 from benchmarks.harness.crew import Crew
 from benchmarks.harness.rounds import progress
 from benchmarks.harness.slowdown import Slowdown
@@ -53,15 +55,12 @@ class Racer:
         self.title = title
         self._crew = crew
         self._ends = ExitStack()
+        self._ready = False
 
     def __enter__(self) -> Racer:
-        try:
-            self._ends.enter_context(self._crew)
-            self._ends.callback(self._say_goodbye)
-            self._crew.answers()
-        except BaseException:
-            self._ends.close()
-            raise
+        """Starts without waiting, so that several can start together."""
+        self._ends.enter_context(self._crew)
+        self._ends.callback(self._say_goodbye)
         return self
 
     def __exit__(
@@ -75,22 +74,18 @@ class Racer:
     def _say_goodbye(self) -> None:
         """What must happen before the processes end."""
 
-    def held_back(self) -> Sequence[int]:
-        """The processes that are slowed."""
-        return ()
+    def wait_until_ready(self) -> None:
+        if not self._ready:
+            self._crew.answers(expected_s=LAP_PATIENCE_S)
+            self._ready = True
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        self.wait_until_ready()
         self._crew.tell(method, *arguments)
         return self._crew.answers(expected_s=LAP_PATIENCE_S)
 
-    def restart(self) -> None:
-        """Begin anew from the first weights."""
-        self._ask("start")
-
     def lap(self) -> Lap:
-        pids = self.held_back()
-        with Slowdown(pids, SLOWED_TO) if pids else nullcontext():
-            laps = self._ask("lap")
+        laps = self._ask("lap")
         return Lap(laps[0].images, max(lap.seconds for lap in laps))
 
     def images_per_second(self) -> float:
@@ -100,16 +95,28 @@ class Racer:
     def accuracy(self) -> float:
         return float(self._ask("accuracy")[0])
 
-    def race(self, target: float, *, limit_s: float) -> Race:
-        """From the first weights to the target, or to the limit."""
-        self.restart()
+    def race(
+        self,
+        target: float,
+        *,
+        limit_s: float,
+        seed: int = 0,
+        late_s: Callable[[], AbstractContextManager[list[float]]] = lambda: nullcontext([]),
+    ) -> Race:
+        """From the first weights to the target, or to the limit.
+
+        `late_s` watches while nobody trains, and lists what must be added to the time.
+        """
+        self._ask("start", seed)
         found, seconds = Race(), 0.0
         while not found.reached(target) and seconds < limit_s:
             lap = self.lap()
             seconds += lap.seconds
             found.images += lap.images
             found.seconds.append(seconds)
-            found.accuracy.append(self.accuracy())
+            with late_s() as late:
+                found.accuracy.append(self.accuracy())
+            seconds += sum(late)
             progress(f"  {self.title}: {found.accuracy[-1]:.2f}% after {seconds:.1f} s")
         return found
 
@@ -129,24 +136,14 @@ class StrategyRacer(Racer):
         super().__init__(title, Crew(title, StrategyRace, 1, strategy, course, namespace))
         self._slowed = slowed
 
-    def restart(self) -> None:
-        self._ask("close")
-        super().restart()
-
-    def held_back(self) -> Sequence[int]:
-        if self._slowed is None:
-            return ()
-        roles: dict[str, list[int]] = self._ask("roles")[0]
-        if self._slowed not in roles:
-            raise RuntimeError(f"{self.title} has no {self._slowed!r}, only {', '.join(roles)}.")
-        return roles[self._slowed]
-
-    def pushed_bytes_per_image(self) -> float:
-        """What the replicas have pushed so far, by the images that they have seen."""
-        return float(self._ask("pushed_bytes_per_image")[0])
+    def lap(self) -> Lap:
+        found: Lap = self._ask("lap", self._slowed, SLOWED_TO)[0]
+        return found
 
     def _say_goodbye(self) -> None:
-        self._ask("close")
+        if self._ready:
+            with contextlib.suppress(RuntimeError, OSError):  # it may be what failed
+                self._ask("close")
 
 
 class DdpRacer(Racer):
@@ -169,5 +166,6 @@ class DdpRacer(Racer):
         self._ends.enter_context(folder)
         self._slowed = slowed
 
-    def held_back(self) -> Sequence[int]:
-        return self._crew.pids[-1:] if self._slowed else ()
+    def lap(self) -> Lap:
+        with Slowdown({self._crew.pids[-1]: SLOWED_TO} if self._slowed else {}):
+            return super().lap()

@@ -13,7 +13,9 @@ imported PyTorch and has run nothing: milliseconds where a new interpreter takes
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -40,16 +42,18 @@ class Crew:
         self._arguments = arguments
         self._members: list[Any] = []
         self._pipes: list[Connection] = []
+        self._life: Connection | None = None  # held by nobody else: closed when this process ends
 
     def start(self) -> None:
         context = mp.get_context("forkserver")
         # The first optimizer of a process imports the compiler: seconds, if left to each member.
         context.set_forkserver_preload(["torch", "torch._dynamo", self._job.__module__])
+        life, self._life = context.Pipe(duplex=False)
         for rank in range(self._size):
             ours, theirs = context.Pipe()
             member = context.Process(
                 target=_serve,
-                args=(theirs, self._job, rank, self._size, self._arguments),
+                args=(theirs, life, self._job, rank, self._size, self._arguments),
                 name=f"{self.name}-{rank}",
                 daemon=True,
             )
@@ -57,6 +61,7 @@ class Crew:
             theirs.close()
             self._members.append(member)
             self._pipes.append(ours)
+        life.close()
 
     @property
     def pids(self) -> list[int]:
@@ -99,7 +104,9 @@ class Crew:
                 member.join(timeout=3.0)
         for pipe in self._pipes:
             pipe.close()
-        self._members, self._pipes = [], []
+        if self._life is not None:
+            self._life.close()
+        self._members, self._pipes, self._life = [], [], None
 
     def __enter__(self) -> Crew:
         self.start()
@@ -114,19 +121,32 @@ class Crew:
         self.close()
 
 
+def _end_with_the_benchmark(life: Connection) -> None:
+    """A member in the middle of its work doesn't look at its pipe."""
+    with contextlib.suppress(EOFError, OSError):
+        life.recv()
+    os._exit(1)
+
+
 def _serve(
-    pipe: Connection, job: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...]
+    pipe: Connection,
+    life: Connection,
+    job: Callable[..., Any],
+    rank: int,
+    size: int,
+    arguments: tuple[Any, ...],
 ) -> None:
     # A session of its own, as workers of ours have: Linux shares a busy machine out by session,
     # and contestants with fewer of them would be handed less of it. Keeps Ctrl-C away as well.
     os.setsid()
+    threading.Thread(target=_end_with_the_benchmark, args=(life,), daemon=True).start()
     try:
         instance = job(rank, size, *arguments)
         pipe.send((False, None))
         while (message := pipe.recv()) is not None:
             method, method_arguments = message
             pipe.send((False, getattr(instance, method)(*method_arguments)))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone
     except Exception:  # the member's main loop: the parent reports what happened here
         pipe.send((True, traceback.format_exc()))

@@ -6,7 +6,6 @@ one line. It is stopped (SIGSTOP) while others are measured, since some peers sp
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import select
@@ -17,18 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from benchmarks.harness.ending import die_with_the_parent
+
 BUILDS = Path(__file__).parents[2] / "build" / "benchmarks"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-w")
 PATIENCE_S = 30.0
-
-
-_libc = ctypes.CDLL(None)
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-
-
-def _die_with_the_benchmark() -> None:
-    """Runs in the new process: one that is stopped can't notice that nobody asks any more."""
-    _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
 
 
 class Unavailable(Exception):
@@ -77,7 +69,7 @@ class Program:
             stderr=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
-            preexec_fn=_die_with_the_benchmark,
+            preexec_fn=die_with_the_parent,
         )
 
     def tell(self, line: str) -> None:

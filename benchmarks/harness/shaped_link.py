@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -92,6 +94,16 @@ class ShapedLink:
     def carried_bytes(self) -> int:
         """What has crossed the link so far, both directions together."""
         return sum(self._sent(side) for side in (self.a, self.b))
+
+    @contextmanager
+    def late_s(self) -> Iterator[list[float]]:
+        """Lists, at the end of the block, how long the link was needed for what crossed in it."""
+        before = [self._sent(side) for side in (self.a, self.b)]
+        late: list[float] = []
+        yield late
+        after = [self._sent(side) for side in (self.a, self.b)]
+        busiest = max(now - then for now, then in zip(after, before, strict=True))
+        late.append(8 * busiest / (1e6 * self._megabits))
 
     def _sent(self, side: Side) -> int:
         counter = f"/sys/class/net/{side.interface}/statistics/tx_bytes"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,6 +29,9 @@ class Echo:
 
     def die(self) -> None:
         os._exit(1)
+
+    def sleep(self) -> None:
+        time.sleep(600)
 
 
 def test_every_member_answers_and_none_is_left_behind() -> None:
@@ -51,6 +58,33 @@ def test_a_member_that_dies_is_reported() -> None:
         crew.tell("die")
         with pytest.raises(RuntimeError, match="echo: process 0 died"):
             crew.answers()
+
+
+def test_a_busy_member_does_not_outlive_a_killed_benchmark() -> None:
+    benchmark = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from benchmarks.harness.crew import Crew\n"
+            "from tests.unit.benchmarks.test_crew import Echo\n"
+            "import time\n"
+            "crew = Crew('echo', Echo, 1, 'member'); crew.start(); crew.answers()\n"
+            "crew.tell('sleep'); print(*crew.pids, flush=True); time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert benchmark.stdout is not None
+    member = psutil.Process(int(benchmark.stdout.readline()))
+
+    benchmark.kill()
+    benchmark.wait()
+    benchmark.stdout.close()
+
+    deadline = time.monotonic() + 30.0
+    while member.is_running() and member.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_crews_rate_is_taken_from_the_first_start_to_the_last_end() -> None:

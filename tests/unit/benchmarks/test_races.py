@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import manyhands as mh
-from benchmarks.contestants.race import AfterFirstLap, Lap, PartOfMnist
+from benchmarks.contestants.laps import Lap
+from benchmarks.contestants.race import LAPS, OneCycleAfterALap, PartOfMnist
 from benchmarks.contestants.racers import Race, Racer
 from benchmarks.harness.crew import Crew
 
@@ -19,8 +20,8 @@ class Runner:
         self._rank = rank
         self._accuracy = 0.0
 
-    def start(self) -> None:
-        self._accuracy = 50.0
+    def start(self, seed: int) -> None:
+        self._accuracy = 50.0 + seed
 
     def lap(self) -> Lap:
         self._accuracy += 10
@@ -48,11 +49,12 @@ def test_a_race_that_never_gets_there_ends_at_its_limit() -> None:
     assert not race.reached(100.5)
 
 
-def test_a_race_starts_anew_every_time() -> None:
+def test_a_race_starts_anew_every_time_from_the_weights_of_its_seed() -> None:
     with Racer("runner", Crew("runner", Runner, 1)) as racer:
-        first, second = (racer.race(55.0, limit_s=100.0) for _ in range(2))
+        races = [racer.race(55.0, limit_s=100.0, seed=seed) for seed in (0, 0, 1)]
 
-    assert first == second
+    assert races[0] == races[1]
+    assert races[2].accuracy == [61.0]
 
 
 def test_a_races_figures_hold_its_whole_curve() -> None:
@@ -63,10 +65,18 @@ def test_a_races_figures_hold_its_whole_curve() -> None:
     assert (figures["after_s"], figures["accuracy"]) == ([2.0, 4.0], [90.0, 98.5])
 
 
-def test_the_rate_is_zero_in_the_first_lap_and_then_rises() -> None:
-    schedule = AfterFirstLap(lap_steps=10, rise_steps=4)
+@pytest.mark.parametrize("steps_a_lap", [10, 100])
+def test_the_rate_is_zero_in_the_first_lap_and_then_makes_one_cycle(steps_a_lap: int) -> None:
+    schedule = OneCycleAfterALap(cycle_laps=10.0)
 
-    assert [schedule(step, 0) for step in (0, 9, 10, 12, 14, 99)] == [0, 0, 0, 0.5, 1, 1]
+    def rate(laps: float) -> float:
+        return schedule(round(laps * steps_a_lap), LAPS * steps_a_lap)
+
+    assert [rate(0), rate(0.5), rate(1)] == [0, 0, 0]
+    assert rate(1.5) == pytest.approx(0.5)
+    assert rate(2) == 1.0
+    assert rate(6.5) == pytest.approx(0.5)
+    assert rate(11) == rate(50) == 0.01  # never quite zero: late laps count as well
 
 
 def test_laps_of_a_part_draw_from_the_whole() -> None:

@@ -37,10 +37,21 @@ def stopped(process: psutil.Process) -> bool:
 
 
 def test_a_slowed_process_stops_and_goes_on_again_and_again(target: psutil.Process) -> None:
-    with Slowdown([target.pid], share=0.5):
+    with Slowdown({target.pid: 0.5}):
         for _ in range(3):
             wait_until(lambda: stopped(target))
             wait_until(lambda: not stopped(target))
+
+    assert not stopped(target)
+
+
+def test_a_process_can_stand_still_and_go_on_when_told(target: psutil.Process) -> None:
+    with Slowdown({target.pid: 0.0}) as pace:
+        wait_until(lambda: stopped(target))
+        pace.set({})
+        wait_until(lambda: not stopped(target))
+        pace.set({target.pid: 0.0})
+        wait_until(lambda: stopped(target))
 
     assert not stopped(target)
 
@@ -51,36 +62,27 @@ def test_a_process_that_has_ended_does_not_stop_the_others_being_slowed(
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
 
-    with Slowdown([gone.pid, target.pid]):
+    with Slowdown({gone.pid: 0.25, target.pid: 0.25}):
         wait_until(lambda: stopped(target))
 
 
-def test_the_target_is_let_go_when_whoever_slowed_it_is_killed(target: psutil.Process) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, slowdown.__file__, "0.01", str(target.pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    )
-    wait_until(lambda: stopped(target))
-
-    assert owner.stdin is not None
-    owner.stdin.close()  # what the end of the process at its other side does
-
-    assert owner.wait(timeout=DEADLINE_S) == 0
-    wait_until(lambda: not stopped(target))
-
-
-def test_the_helper_lets_go_when_it_is_told_to_end(target: psutil.Process) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, None])
+def test_the_target_is_let_go_however_the_helper_ends(
+    target: psutil.Process, ending: signal.Signals | None
+) -> None:
     helper = subprocess.Popen(
-        [sys.executable, slowdown.__file__, "0.01", str(target.pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        [sys.executable, slowdown.__file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
+    assert helper.stdin is not None
+    helper.stdin.write(f"{target.pid}:0\n".encode())
+    helper.stdin.flush()
     wait_until(lambda: stopped(target))
 
-    helper.send_signal(signal.SIGTERM)
+    if ending is None:
+        helper.stdin.close()  # what the end of the process at its other side does
+    else:
+        helper.send_signal(ending)
 
     helper.wait(timeout=DEADLINE_S)
     wait_until(lambda: not stopped(target))
-    assert helper.stdin is not None
     helper.stdin.close()
