@@ -21,7 +21,7 @@ trainer = mh.Trainer(
     Net(),
     loss=nn.CrossEntropyLoss(),
     optimizer=mh.optim.SGD(lr=0.05, momentum=0.9),
-    strategy=mh.Hogwild(),
+    strategy=mh.Downpour(replicas=2, servers=2),
 )
 result = trainer.fit(mh.data.mnist("train"), validation=mh.data.mnist("test"), epochs=3)
 print(f"{result.accuracy:.2%}, everything about the run is in {result.run_dir}")
