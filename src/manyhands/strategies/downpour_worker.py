@@ -85,15 +85,16 @@ class ReplicaWorker(threading.Thread):
 
     def run(self) -> None:
         torch.set_num_threads(1)
-        with Prefetcher(self._job.source, self._requests(), depth=1) as pieces:
-            try:
-                for request, batches in pieces:
-                    assert isinstance(request, PieceRequest)
-                    if not self._take(request, batches):
-                        return
-            except BaseException as error:  # the thread's main loop: the replica reports it
-                # Told before the prefetcher closes, which waits for a piece that may never come.
-                self._desk.fail(error)
+        # Held by name, so that an error is told before the prefetcher closes: closing waits for
+        # its thread, which may wait for a piece that never comes.
+        pieces = iter(Prefetcher(self._job.source, self._requests(), depth=1))
+        try:
+            for request, batches in pieces:
+                assert isinstance(request, PieceRequest)
+                if not self._take(request, batches):
+                    return
+        except BaseException as error:  # the thread's main loop: the replica reports it
+            self._desk.fail(error)
 
     def _requests(self) -> Iterator[PieceRequest]:
         while (lease := self._desk.next_lease()) is not None:
