@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.harness.slowdown import Slowdown
 from manyhands.strategies.coordinator import Coordinator
-from manyhands.strategies.downpour import DownpourSession
+from manyhands.strategies.downpour_session import DownpourSession
 from manyhands.strategies.strategy import Strategy, TrainingJob
 
 JOIN_WITHIN_S = 60.0
