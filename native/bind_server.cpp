@@ -21,7 +21,7 @@ using server::ChunkServer;
 
 const char* const kRefusalNames[server::kRefusals] = {
     "",           "unknown_chunk", "wrong_size", "not_finite", "stale_lease", "wrong_lane",
-    "malformed",  "too_large",     "version",    "stranger",   "not_allowed",
+    "malformed",  "too_large",     "version",    "stranger",   "not_allowed", "out_of_step",
 };
 
 void construct(ChunkServer* self, std::uint32_t lanes, std::size_t max_payload_bytes,

@@ -22,7 +22,7 @@ class Counter {
 };
 
 constexpr std::size_t kStalenessBins = 65;  // 0 to 63 updates, then 64 and more
-constexpr std::size_t kRefusals = 11;       // numbers of wire::Refusal; 0 is not used
+constexpr std::size_t kRefusals = 12;       // numbers of wire::Refusal; 0 is not used
 
 struct Counters {
   Counter updates, pushed_bytes, pulled_bytes, frames, replays, busy_ns, rounds, batched_max;

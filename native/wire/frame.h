@@ -10,7 +10,7 @@
 namespace mh::wire {
 
 constexpr std::uint32_t kMagic = 0x5350484d;  // "MHPS" as it appears on the wire
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 
 enum class Kind : std::uint8_t {
   kHello = 1,
@@ -24,11 +24,16 @@ enum class Kind : std::uint8_t {
   kValues = 9,   // seen: the version of these values
   kSet = 10,     // count: which array (0 the weights, then the rule's states); payload: floats
   kGet = 11,     // count: which array; answered with kValues
+  kAlign = 12,   // a primary to a copy; seen: its version, place: the lease of its last update
+  kSnapshot = 13,  // a primary to a copy: all of a chunk
+  kCall = 14,      // JSON; between Python ends only, as is its answer
+  kAnswer = 15,
 };
 
 enum Flag : std::uint8_t {
   kByReference = 1,  // the payload lies at `place` in the client's shared memory, not in the stream
   kWantValues = 2,   // answer an update with kValues instead of kAck
+  kReplicated = 4,   // from a primary to a copy: applied at `seen` exactly, with `rate` exactly
 };
 
 // In the upper four bits of the flags.
@@ -50,6 +55,7 @@ enum class Refusal : std::uint32_t {
   kVersion = 8,     // of the protocol; both are named
   kStranger = 9,    // the run's token was not shown
   kNotAllowed = 10,
+  kOutOfStep = 11,  // a copy is not at the position of a replicated update
 };
 
 struct Header {

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from manyhands.errors import ProtocolError
 
 MAGIC = 0x5350484D  # "MHPS" as it appears on the wire
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_HELLO_BYTES = 64 << 10  # what a stranger may make a server read
 MAX_WELCOME_BYTES = 8 << 20  # the places of a server's chunks, for a client on the same machine
 MAX_SENTENCE_BYTES = 4 << 10  # of a refusal
@@ -39,6 +39,10 @@ class Kind(IntEnum):
     VALUES = 9
     SET = 10
     GET = 11
+    ALIGN = 12
+    SNAPSHOT = 13
+    CALL = 14
+    ANSWER = 15
 
 
 class Flag(IntFlag):
@@ -47,6 +51,7 @@ class Flag(IntFlag):
     NONE = 0
     BY_REFERENCE = 1
     WANT_VALUES = 2
+    REPLICATED = 4
 
 
 class Encoding(IntEnum):
@@ -71,6 +76,7 @@ class Refusal(IntEnum):
     VERSION = 8
     STRANGER = 9
     NOT_ALLOWED = 10
+    OUT_OF_STEP = 11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +134,7 @@ class Header:
             words = Kind(kind), Flag(flags & 0x0F), Encoding(flags >> 4)
         except ValueError as error:
             raise ProtocolError(f"The frame's header has an unknown word: {error}.") from None
-        if words[1] & ~(Flag.BY_REFERENCE | Flag.WANT_VALUES):
+        if words[1] & ~(Flag.BY_REFERENCE | Flag.WANT_VALUES | Flag.REPLICATED):
             raise ProtocolError(f"The frame's header has unknown flags: {flags & 0x0F:#x}.")
         return cls(
             kind=words[0],
@@ -180,6 +186,8 @@ class Hello:
     admin: bool = False  # may set and read whole arrays
     shared_bytes: int = 0  # size of the memory whose descriptor comes along; 0: none
     purpose: str = ""  # for logs
+    peer: int = -1  # the number of the server that speaks; -1: a client
+    target: str = ""  # of a peer: the incarnation of the server that it means to reach
 
     def encode(self) -> bytes:
         """The payload of a HELLO frame."""
@@ -194,6 +202,8 @@ class Hello:
         _require(0 <= hello.lane < 2**16, "lane", "a number of 16 bits")
         _require(0 <= hello.shared_bytes < 2**63, "shared_bytes", "a size")
         _require(len(hello.purpose) <= 200, "purpose", "at most 200 characters")
+        _require(-1 <= hello.peer < 2**16, "peer", "a server's number or -1")
+        _require(len(hello.target) <= 64, "target", "at most 64 characters")
         return hello
 
 

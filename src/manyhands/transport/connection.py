@@ -39,18 +39,26 @@ def greet(
     credentials: Credentials | None = None,
     same_machine: bool = False,
     fds: Sequence[int] = (),
+    bind_host: str | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Greeting:
     """Open a connection and be welcomed on it. Blocks for `timeout_s` at most.
 
-    `fds` (our memory's descriptor, on the same machine only) stay the caller's. ServerUnavailable
-    when nobody answers and trying again may help, ProtocolError when the server refuses or is not
-    what it should be, ConfigError when the way there can't be right.
+    `bind_host` is the address of this machine that it comes from. `fds` (our memory's descriptor,
+    on the same machine only) stay the caller's. ServerUnavailable when nobody answers and trying
+    again may help, ProtocolError when the server refuses or is not what it should be, ConfigError
+    when the way there can't be right.
     """
     if fds and not same_machine:
         raise ValueError("descriptors reach a server of the same machine only")
     deadline = time.monotonic() + timeout_s
-    sock = connect(endpoint, credentials, same_machine=same_machine, timeout_s=timeout_s)
+    sock = connect(
+        endpoint,
+        credentials,
+        same_machine=same_machine,
+        bind_host=bind_host,
+        timeout_s=timeout_s,
+    )
     try:
         welcome, received = say_hello(sock, hello, fds, deadline)
     except TimeoutError:
@@ -74,13 +82,14 @@ def connect(
     credentials: Credentials | None = None,
     *,
     same_machine: bool = False,
+    bind_host: str | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> socket.socket:
     """A socket on which plain bytes reach the server: local, TCP, or the end of a TLS tunnel."""
     try:
         if same_machine:
             return connect_unix(_local_name(endpoint), timeout_s)
-        return _connect_tcp(endpoint, credentials, timeout_s)
+        return _connect_tcp(endpoint, credentials, bind_host, timeout_s)
     except ConnectionRefusedError as error:
         raise ServerUnavailable(
             f"No server listens at {endpoint}: it has ended, or the address is wrong."
@@ -114,12 +123,14 @@ def tune(sock: socket.socket) -> None:
 
 
 def _connect_tcp(
-    endpoint: Endpoint, credentials: Credentials | None, timeout_s: float
+    endpoint: Endpoint, credentials: Credentials | None, bind_host: str | None, timeout_s: float
 ) -> socket.socket:
     context = client_context(credentials, endpoint.host) if endpoint.encrypted else None
     deadline = time.monotonic() + timeout_s
-    sock = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    source = None if bind_host is None else (bind_host, 0)
+    sock = socket.create_connection((endpoint.host, endpoint.port), timeout_s, source)
     try:
+        _require_another(sock)
         tune(sock)
         if context is None:
             return sock
@@ -129,6 +140,13 @@ def _connect_tcp(
         sock.close()
         raise
     return tunnel(stream)
+
+
+def _require_another(sock: socket.socket) -> None:
+    # A port where nobody listens may be drawn for this very socket, which TCP then connects to
+    # itself. It would also keep the port from a server that is about to be started again there.
+    if sock.getsockname() == sock.getpeername():
+        raise ConnectionRefusedError("the connection led back to its own socket")
 
 
 def _local_name(endpoint: Endpoint) -> str:
