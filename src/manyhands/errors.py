@@ -52,6 +52,10 @@ class StaleRoute(ManyhandsError):
     """The retry policy must act: the server no longer holds the chunk, or the lease is old."""
 
 
+class RegistryUnavailable(ManyhandsError):
+    """The retry policy must act: the controller's registry did not answer. Servers go on."""
+
+
 class ProtocolError(ManyhandsError):
     """Nobody must act: the peer is broken, hostile or of another version, and is dropped.
 
