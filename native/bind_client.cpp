@@ -16,11 +16,13 @@ using wire::Encoding;
 
 void push(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
           const ConstIntegers& counts, const ConstFloats& values, double rate, std::uint32_t steps,
-          std::uint64_t first_sequence, const Counters& versions, const std::string& encoding,
-          double keep, const std::optional<Floats>& sent) {
-  const ChunkList list(chunks, starts, counts, versions, values.size());
+          std::uint64_t sequence, const Counters& versions,
+          const std::optional<Numbers>& leases, const std::optional<Outcomes>& outcomes,
+          const std::string& encoding, double keep, const std::optional<Floats>& sent,
+          bool rising) {
+  const ChunkList list(chunks, starts, counts, {versions, leases, outcomes}, values.size());
   const client::Compression compression = compression_of(encoding, keep);
-  const client::Update update{static_cast<float>(rate), steps, first_sequence};
+  const client::Update update{static_cast<float>(rate), steps, sequence, rising};
   const float* data = values.data();
   float* echo = beside(sent, values.size());
   self.call([&](Link& link) { link.push(list, data, echo, update, compression); });
@@ -28,12 +30,13 @@ void push(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
 
 void push_pull(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
                const ConstIntegers& counts, const ConstFloats& values, const Floats& out,
-               double rate, std::uint32_t steps, std::uint64_t first_sequence,
-               const Counters& versions, const std::string& encoding, double keep,
-               const std::optional<Floats>& sent) {
-  const ChunkList list(chunks, starts, counts, versions, values.size());
+               double rate, std::uint32_t steps, std::uint64_t sequence, const Counters& versions,
+               const std::optional<Numbers>& leases, const std::optional<Outcomes>& outcomes,
+               const std::string& encoding, double keep, const std::optional<Floats>& sent,
+               bool rising) {
+  const ChunkList list(chunks, starts, counts, {versions, leases, outcomes}, values.size());
   const client::Compression compression = compression_of(encoding, keep);
-  const client::Update update{static_cast<float>(rate), steps, first_sequence};
+  const client::Update update{static_cast<float>(rate), steps, sequence, rising};
   const float* data = values.data();
   float *echo = beside(sent, values.size()), *to = beside(out, values.size());
   self.call([&](Link& link) { link.push_pull(list, data, echo, to, update, compression); });
@@ -41,8 +44,9 @@ void push_pull(PythonLink& self, const Numbers& chunks, const ConstIntegers& sta
 
 void pull(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
           const ConstIntegers& counts, const Floats& out, const Counters& versions,
+          const std::optional<Numbers>& leases, const std::optional<Outcomes>& outcomes,
           const std::string& encoding) {
-  const ChunkList list(chunks, starts, counts, versions, out.size());
+  const ChunkList list(chunks, starts, counts, {versions, leases, outcomes}, out.size());
   const Encoding how = values_encoding(encoding);
   float* to = out.data();
   self.call([&](Link& link) { link.pull(list, to, how); });
@@ -50,7 +54,7 @@ void pull(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
 
 std::uint64_t push_factors(PythonLink& self, std::uint32_t chunk, const ConstMatrix& a,
                            const ConstMatrix& d, double rate, std::uint32_t steps,
-                           std::uint64_t sequence, std::uint64_t seen,
+                           std::uint64_t sequence, std::uint64_t seen, std::uint32_t lease,
                            const std::string& encoding) {
   if (a.shape(0) != d.shape(0)) {
     refuse("The factors have shapes " + shape_text(a) + " and " + shape_text(d) +
@@ -62,12 +66,12 @@ std::uint64_t push_factors(PythonLink& self, std::uint32_t chunk, const ConstMat
   const client::Update update{static_cast<float>(rate), steps, sequence};
   const Encoding how = factors_encoding(encoding);
   return self.call(
-      [&](Link& link) { return link.push_factors(chunk, factors, update, seen, how); });
+      [&](Link& link) { return link.push_factors({chunk, lease}, factors, update, seen, how); });
 }
 
 std::uint64_t push_rows(PythonLink& self, std::uint32_t chunk, const Numbers& rows,
                         const ConstMatrix& values, double rate, std::uint32_t steps,
-                        std::uint64_t sequence, std::uint64_t seen) {
+                        std::uint64_t sequence, std::uint64_t seen, std::uint32_t lease) {
   if (rows.size() != values.shape(0)) {
     refuse("There are " + text(rows.size()) + " row numbers and values of shape " +
            shape_text(values) + "; expected as many.");
@@ -77,21 +81,24 @@ std::uint64_t push_rows(PythonLink& self, std::uint32_t chunk, const Numbers& ro
   const client::Rows sparse{static_cast<std::uint32_t>(numbers.size()), numbers.data(),
                             values.data(), values.size()};
   const client::Update update{static_cast<float>(rate), steps, sequence};
-  return self.call([&](Link& link) { return link.push_rows(chunk, sparse, update, seen); });
+  return self.call(
+      [&](Link& link) { return link.push_rows({chunk, lease}, sparse, update, seen); });
 }
 
-void set(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const ConstFloats& values) {
+void set(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const ConstFloats& values,
+         std::uint64_t sequence, std::uint32_t lease) {
   require_payload(values.size());
   const float* data = values.data();
   const std::size_t floats = values.size();
-  self.call([&](Link& link) { link.set(chunk, array, data, floats); });
+  self.call([&](Link& link) { link.set({chunk, lease}, array, data, floats, sequence); });
 }
 
-std::uint64_t get(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const Floats& out) {
+std::uint64_t get(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const Floats& out,
+                  std::uint32_t lease) {
   require_payload(out.size());
   float* to = out.data();
   const std::size_t floats = out.size();
-  return self.call([&](Link& link) { return link.get(chunk, array, to, floats); });
+  return self.call([&](Link& link) { return link.get({chunk, lease}, array, to, floats); });
 }
 
 void places(PythonLink& self, const Numbers& chunks, const ConstIntegers& weights,
@@ -141,6 +148,9 @@ void bind_client(nb::module_& m) {
   const auto chunks = nb::arg("chunks").noconvert(), starts = nb::arg("starts").noconvert(),
              counts = nb::arg("counts").noconvert(), versions = nb::arg("versions").noconvert(),
              values = nb::arg("values").noconvert(), out = nb::arg("out").noconvert();
+  const auto leases = nb::arg("leases").noconvert().none() = nb::none(),
+             outcomes = nb::arg("outcomes").noconvert().none() = nb::none(),
+             sent = nb::arg("sent").noconvert().none() = nb::none();
   nb::class_<PythonLink>(m, "Link")
       .def(nb::init<int, std::uint64_t, std::size_t, double, const std::optional<Bytes>&,
                     const std::optional<Bytes>&>(),
@@ -148,26 +158,23 @@ void bind_client(nb::module_& m) {
            nb::arg("own").noconvert().none() = nb::none(),
            nb::arg("values").noconvert().none() = nb::none())
       .def("push", &push, chunks, starts, counts, values, nb::kw_only(), "rate"_a, "steps"_a,
-           "first_sequence"_a, versions, "encoding"_a = "float32", "keep"_a = 0.01,
-           nb::arg("sent").noconvert().none() = nb::none())
-      .def("pull", &pull, chunks, starts, counts, out, nb::kw_only(), versions,
-           "encoding"_a = "float32")
+           "sequence"_a, versions, leases, outcomes, "encoding"_a = "float32", "keep"_a = 0.01,
+           sent, "rising"_a = false)
+      .def("pull", &pull, chunks, starts, counts, out, nb::kw_only(), versions, leases,
+           outcomes, "encoding"_a = "float32")
       .def("push_pull", &push_pull, chunks, starts, counts, values, out, nb::kw_only(), "rate"_a,
-           "steps"_a, "first_sequence"_a, versions, "encoding"_a = "float32", "keep"_a = 0.01,
-           nb::arg("sent").noconvert().none() = nb::none())
+           "steps"_a, "sequence"_a, versions, leases, outcomes, "encoding"_a = "float32",
+           "keep"_a = 0.01, sent, "rising"_a = false)
       .def("push_factors", &push_factors, "chunk"_a, nb::arg("a").noconvert(),
            nb::arg("d").noconvert(), nb::kw_only(), "rate"_a, "steps"_a, "sequence"_a, "seen"_a,
-           "encoding"_a = "float32")
+           "lease"_a = 0, "encoding"_a = "float32")
       .def("push_rows", &push_rows, "chunk"_a, nb::arg("rows").noconvert(), values, nb::kw_only(),
-           "rate"_a, "steps"_a, "sequence"_a, "seen"_a)
-      .def("set", &set, "chunk"_a, "array"_a, values)
-      .def("get", &get, "chunk"_a, "array"_a, out)
+           "rate"_a, "steps"_a, "sequence"_a, "seen"_a, "lease"_a = 0)
+      .def("set", &set, "chunk"_a, "array"_a, values, nb::kw_only(), "sequence"_a, "lease"_a = 0)
+      .def("get", &get, "chunk"_a, "array"_a, out, nb::kw_only(), "lease"_a = 0)
       .def("places", &places, chunks, nb::arg("weights_offsets").noconvert(),
            nb::arg("version_offsets").noconvert())
       .def("close", &PythonLink::close)
-      .def_prop_rw(
-          "lease", [](PythonLink& self) { return self.link().lease(); },
-          [](PythonLink& self, std::uint32_t lease) { self.link().set_lease(lease); })
       .def_prop_ro("waited_s", &PythonLink::waited_s)
       .def_prop_ro("pushed_bytes", [](PythonLink& self) { return self.traffic().pushed_bytes; })
       .def_prop_ro("pulled_bytes", [](PythonLink& self) { return self.traffic().pulled_bytes; });

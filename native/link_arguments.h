@@ -13,6 +13,7 @@
 
 namespace mh {
 
+using Outcomes = nb::ndarray<std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] inline void refuse(const std::string& message) {
@@ -47,12 +48,20 @@ inline void require_payload(std::size_t floats) {
   }
 }
 
+// What a call says of each chunk beside where its values lie.
+struct OfChunks {
+  const Counters& versions;
+  const std::optional<Numbers>& leases;
+  const std::optional<Outcomes>& outcomes;
+};
+
 // A call's chunks, and the numbers that they point to.
 class ChunkList {
  public:
   ChunkList(const Numbers& chunks, const ConstIntegers& starts, const ConstIntegers& counts,
-            const Counters& versions, std::size_t floats)
+            const OfChunks& of, std::size_t floats)
       : numbers_(numbers_of(chunks, "chunks")) {
+    const Counters& versions = of.versions;
     const Ranges ranges = ranges_within(starts, counts, floats);
     if (ranges.size != numbers_.size() || versions.size() != numbers_.size()) {
       refuse("There are " + text(numbers_.size()) + " chunks, " + text(ranges.size) +
@@ -65,11 +74,28 @@ class ChunkList {
       }
     }
     chunks_ = {ranges.size, numbers_.data(), ranges.starts, ranges.counts, versions.data()};
+    take_leases(of.leases);
+    if (of.outcomes) {
+      require_one_each(of.outcomes->size(), "outcomes");
+      chunks_.outcomes = of.outcomes->data();
+    }
   }
   operator const client::Chunks&() const { return chunks_; }
 
  private:
-  std::vector<std::uint32_t> numbers_;
+  void take_leases(const std::optional<Numbers>& leases) {
+    if (!leases) return;
+    leases_ = numbers_of(*leases, "leases");
+    require_one_each(leases_.size(), "leases");
+    chunks_.leases = leases_.data();
+  }
+  void require_one_each(std::size_t size, const char* what) const {
+    if (size == numbers_.size()) return;
+    refuse("There are " + text(numbers_.size()) + " chunks and " + text(size) + " " + what +
+           "; expected as many of each.");
+  }
+
+  std::vector<std::uint32_t> numbers_, leases_;
   client::Chunks chunks_;
 };
 

@@ -297,8 +297,9 @@ class NodeClient:
             self._values,
             rate=RATE,
             steps=1,
-            first_sequence=self._next(len(batch.chunks)),
+            sequence=self._next(len(batch.chunks)),
             versions=batch.versions,
+            rising=True,
         )
 
     def _pull(self, link: Any, batch: Batch) -> None:
@@ -313,8 +314,9 @@ class NodeClient:
             self._out,
             rate=RATE,
             steps=1,
-            first_sequence=self._next(len(batch.chunks)),
+            sequence=self._next(len(batch.chunks)),
             versions=batch.versions,
+            rising=True,
         )
 
 

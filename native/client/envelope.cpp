@@ -20,19 +20,19 @@ std::size_t kept_of(const Compression& compression, std::size_t n) {
 
 }  // namespace
 
-void Envelope::address(Request& request, wire::Kind kind, std::uint32_t chunk,
+void Envelope::address(Request& request, wire::Kind kind, const Address& to,
                        std::uint64_t sequence) const {
   request.header.kind = static_cast<std::uint8_t>(kind);
-  request.header.chunk = chunk;
-  request.header.lease = lease;
+  request.header.chunk = to.chunk;
+  request.header.lease = to.lease;
   request.header.client = client_;
   request.header.sequence = sequence;
 }
 
-void Envelope::address_update(Request& request, wire::Kind kind, std::uint32_t chunk,
+void Envelope::address_update(Request& request, wire::Kind kind, const Address& to,
                               std::uint64_t sequence, const Update& update,
                               std::uint64_t seen) const {
-  address(request, kind, chunk, sequence);
+  address(request, kind, to, sequence);
   request.header.rate = update.rate;
   request.header.steps = update.steps;
   request.header.seen = seen;

@@ -18,7 +18,14 @@ struct Memory {
 struct Update {
   float rate;
   std::uint32_t steps;
-  std::uint64_t sequence;  // of the first chunk, rising by one for each
+  std::uint64_t sequence;  // of every chunk of a call
+  std::uint64_t rise = 0;  // by which each chunk's is above the one before, where chunks repeat
+};
+
+// A chunk, and the lease under which it is believed to be held; 0: no opinion.
+struct Address {
+  std::uint32_t chunk;
+  std::uint32_t lease;
 };
 
 struct Compression {
@@ -31,9 +38,8 @@ class Envelope {
   // `own` is shared with the server: payloads inside it go by reference.
   Envelope(std::uint64_t client, const Memory& own) : client_(client), own_(own) {}
 
-  void address(Request& request, wire::Kind kind, std::uint32_t chunk,
-               std::uint64_t sequence) const;
-  void address_update(Request& request, wire::Kind kind, std::uint32_t chunk,
+  void address(Request& request, wire::Kind kind, const Address& to, std::uint64_t sequence) const;
+  void address_update(Request& request, wire::Kind kind, const Address& to,
                       std::uint64_t sequence, const Update& update, std::uint64_t seen) const;
 
   // `sent`, if not null, receives the values as the server will decode them.
@@ -42,8 +48,6 @@ class Envelope {
   // One array behind another, as float32 or bfloat16.
   void attach_both(Request& request, const float* first, std::size_t first_floats,
                    const float* second, std::size_t second_floats, wire::Encoding encoding) const;
-
-  std::uint32_t lease = 0;  // under which the chunks are believed to be held
 
  private:
   bool refer_to_own_memory(Request& request, const void* payload, std::size_t bytes) const;

@@ -42,6 +42,16 @@ Exchange::~Exchange() { ::close(fd_); }
 
 void Exchange::hang_up() { ::shutdown(fd_, SHUT_RDWR); }
 
+void Exchange::require_alive() {
+  if (broken_) throw ConnectionLost("This link was lost or closed before; make a new one.");
+  refused_.reset();
+  window_.begin(0);
+  char byte;
+  const wire::Moved seen = wire::moved(::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT));
+  if (seen.outcome == Outcome::kClosed) lose("closed by the server");
+  if (seen.outcome == Outcome::kBroken) lose(std::strerror(seen.error));
+}
+
 void Exchange::run(Errand& errand) {
   if (broken_) throw ConnectionLost("This link was lost or closed before; make a new one.");
   broken_ = true;  // unless the loop comes to its end
@@ -164,7 +174,7 @@ std::uint8_t* Exchange::place_for_payload() {
 
 void Exchange::finish_reply(Errand& errand) {
   if (static_cast<Kind>(reply_.kind) == Kind::kRefused) {
-    note_refusal();
+    note_refusal(errand);
   } else {
     const Request& request = window_.at(reply_to_);
     if (request.out) place_values(request);
@@ -179,10 +189,15 @@ void Exchange::place_values(const Request& request) {
   wire::decode(encoding, scratch_.data(), scratch_.size(), request.floats, request.out);
 }
 
-void Exchange::note_refusal() {
+void Exchange::note_refusal(Errand& errand) {
   const std::string sentence(scratch_.begin(), scratch_.end());
-  if (!refused_) refused_.emplace(reply_.count, reply_.chunk, sentence);
+  // A chunk that has moved is asked for elsewhere: what else is wrong says more.
+  const auto stale = static_cast<std::uint32_t>(wire::Refusal::kStaleLease);
+  if (!refused_ || (refused_->code == stale && reply_.count != stale)) {
+    refused_.emplace(reply_.count, reply_.chunk, sentence);
+  }
   if (reply_to_ == Window::kNone) lose("closed by the server");
+  errand.refused(reply_to_, reply_.count);
 }
 
 void Exchange::lose(const std::string& why) {

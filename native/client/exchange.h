@@ -31,6 +31,9 @@ class Exchange {
   // check for signals throws at once; then no run will succeed any more.
   void run(Errand& errand);
 
+  // Throws ConnectionLost if the server or we have hung up; for calls that send nothing.
+  void require_alive();
+
   // A run in another thread ends with ConnectionLost.
   void hang_up();
 
@@ -48,7 +51,7 @@ class Exchange {
   std::uint8_t* place_for_payload();
   void finish_reply(Errand& errand);
   void place_values(const Request& request);
-  void note_refusal();
+  void note_refusal(Errand& errand);
   [[noreturn]] void lose(const std::string& why);
   [[noreturn]] void lose_over_reply(const std::string& why);
 
@@ -64,7 +67,7 @@ class Exchange {
   wire::Header reply_;
   std::size_t reply_to_ = Window::kNone;
   std::vector<std::uint8_t> scratch_;  // sentences and encoded values
-  std::optional<Refused> refused_;     // the first of a run
+  std::optional<Refused> refused_;     // the first of a run, or the first but for stale leases
   double waited_s_ = 0.0;
 };
 

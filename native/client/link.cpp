@@ -1,5 +1,9 @@
 #include "client/link.h"
 
+#include <algorithm>
+#include <optional>
+#include <string>
+
 namespace mh::client {
 
 using wire::Encoding;
@@ -7,15 +11,69 @@ using wire::Kind;
 
 namespace {
 
+// Notes what becomes of each chunk. What the server's memory no longer holds under the lease is
+// refused here, as the server would refuse it.
+struct ChunkErrand : Errand {
+  ChunkErrand(const Chunks& c, const Envelope& e, const SharedValues& s, Traffic& t)
+      : Errand(c.size), chunks(c), envelope(e), shared(s), traffic(t) {
+    if (!chunks.outcomes) return;
+    std::fill_n(chunks.outcomes, chunks.size, static_cast<std::int8_t>(kUnanswered));
+  }
+
+  void carried_out(std::size_t i, std::uint64_t version) {
+    chunks.versions[i] = static_cast<std::int64_t>(version);
+    if (chunks.outcomes) chunks.outcomes[i] = kCarriedOut;
+  }
+
+  void refused(std::size_t i, std::uint32_t code) override {
+    if (!chunks.outcomes) return;
+    chunks.outcomes[i] = static_cast<std::int8_t>(-static_cast<int>(std::min(code, 127u)));
+  }
+
+  void copy(std::size_t i, float* out) {
+    const auto n = static_cast<std::size_t>(chunks.counts[i]);
+    const Address at = chunks.address(i);
+    const auto version = shared.copy(at.chunk, at.lease, n, out + chunks.starts[i]);
+    if (!version) {
+      const auto code = static_cast<std::uint32_t>(wire::Refusal::kStaleLease);
+      if (!stale) stale.emplace(code, at.chunk, moved_sentence(at));
+      return refused(i, code);
+    }
+    traffic.pulled_bytes += n * sizeof(float);
+    carried_out(i, *version);
+  }
+
+  void require_places() const {
+    for (std::size_t i = 0; i < chunks.size; ++i) {
+      shared.require(chunks.numbers[i], static_cast<std::size_t>(chunks.counts[i]));
+    }
+  }
+
+  void end() const {
+    if (stale) throw Refused(*stale);
+  }
+
+  static std::string moved_sentence(const Address& at) {
+    return "Chunk " + std::to_string(at.chunk) + " is not held under lease " +
+           std::to_string(at.lease) + ", says the server's memory.";
+  }
+
+  const Chunks& chunks;
+  const Envelope& envelope;
+  const SharedValues& shared;
+  Traffic& traffic;
+  std::optional<Refused> stale;  // the first
+};
+
 // Updates of many chunks, and their values back where they are wanted.
-struct PushErrand : Errand {
-  PushErrand(const Chunks& c, const Envelope& e, const SharedValues& s, Traffic& t)
-      : Errand(c.size), chunks(c), envelope(e), shared(s), traffic(t) {}
+struct PushErrand : ChunkErrand {
+  using ChunkErrand::ChunkErrand;
 
   void prepare(std::size_t i, Request& request) override {
     const std::int64_t start = chunks.starts[i];
     const auto n = static_cast<std::size_t>(chunks.counts[i]);
-    envelope.address_update(request, Kind::kDelta, chunks.numbers[i], update.sequence + i, update,
+    envelope.address_update(request, Kind::kDelta, chunks.address(i),
+                            update.sequence + i * update.rise, update,
                             static_cast<std::uint64_t>(chunks.versions[i]));
     if (out && !shared.given()) {
       request.header.flags |= wire::kWantValues;
@@ -28,19 +86,12 @@ struct PushErrand : Errand {
   void answered(std::size_t i, const Request& request, const wire::Header& reply) override {
     traffic.pushed_bytes += request.header.payload_bytes;
     traffic.pulled_bytes += reply.payload_bytes;
-    std::uint64_t version = reply.seen;
-    if (out && shared.given()) {
-      const auto n = static_cast<std::size_t>(chunks.counts[i]);
-      version = shared.copy(chunks.numbers[i], n, out + chunks.starts[i]);
-      traffic.pulled_bytes += n * sizeof(float);
-    }
-    chunks.versions[i] = static_cast<std::int64_t>(version);
+    // An update whose values can't be copied any more counts as refused: sent again to where the
+    // chunk went, it is recognised, and the values come from there.
+    if (out && shared.given()) return copy(i, out);
+    carried_out(i, reply.seen);
   }
 
-  const Chunks& chunks;
-  const Envelope& envelope;
-  const SharedValues& shared;
-  Traffic& traffic;
   const float* values = nullptr;
   float* sent = nullptr;
   float* out = nullptr;
@@ -48,12 +99,11 @@ struct PushErrand : Errand {
   Compression compression{};
 };
 
-struct PullErrand : Errand {
-  PullErrand(const Chunks& c, const Envelope& e, Traffic& t)
-      : Errand(c.size), chunks(c), envelope(e), traffic(t) {}
+struct PullErrand : ChunkErrand {
+  using ChunkErrand::ChunkErrand;
 
   void prepare(std::size_t i, Request& request) override {
-    envelope.address(request, Kind::kPull, chunks.numbers[i], i);
+    envelope.address(request, Kind::kPull, chunks.address(i), i);
     request.header.flags = wire::with_encoding(0, encoding);
     request.out = out + chunks.starts[i];
     request.floats = static_cast<std::size_t>(chunks.counts[i]);
@@ -61,12 +111,13 @@ struct PullErrand : Errand {
 
   void answered(std::size_t i, const Request&, const wire::Header& reply) override {
     traffic.pulled_bytes += reply.payload_bytes;
-    chunks.versions[i] = static_cast<std::int64_t>(reply.seen);
+    carried_out(i, reply.seen);
   }
 
-  const Chunks& chunks;
-  const Envelope& envelope;
-  Traffic& traffic;
+  void copy_all() {
+    for (std::size_t i = 0; i < chunks.size; ++i) copy(i, out);
+  }
+
   float* out = nullptr;
   Encoding encoding{};
 };
@@ -81,25 +132,11 @@ struct OneErrand : Errand {
     traffic.pulled_bytes += reply.payload_bytes;
     version = reply.seen;
   }
+  void refused(std::size_t, std::uint32_t) override {}
   const Prepare& prepare_request;
   Traffic& traffic;
   std::uint64_t version = 0;
 };
-
-void require_places(const SharedValues& shared, const Chunks& chunks) {
-  for (std::size_t i = 0; i < chunks.size; ++i) {
-    shared.require(chunks.numbers[i], static_cast<std::size_t>(chunks.counts[i]));
-  }
-}
-
-void copy_all(const SharedValues& shared, const Chunks& chunks, float* out, Traffic& traffic) {
-  for (std::size_t i = 0; i < chunks.size; ++i) {
-    const auto n = static_cast<std::size_t>(chunks.counts[i]);
-    const std::uint64_t version = shared.copy(chunks.numbers[i], n, out + chunks.starts[i]);
-    chunks.versions[i] = static_cast<std::int64_t>(version);
-    traffic.pulled_bytes += n * sizeof(float);
-  }
-}
 
 }  // namespace
 
@@ -115,25 +152,26 @@ void Link::push(const Chunks& chunks, const float* values, float* sent, const Up
 
 void Link::push_pull(const Chunks& chunks, const float* values, float* sent, float* out,
                      const Update& update, const Compression& compression) {
-  if (out && shared_.given()) require_places(shared_, chunks);
   PushErrand errand(chunks, envelope_, shared_, traffic_);
+  if (out && shared_.given()) errand.require_places();
   errand.values = values;
   errand.sent = sent;
   errand.out = out;
   errand.update = update;
   errand.compression = compression;
   exchange_.run(errand);
+  errand.end();
 }
 
 void Link::pull(const Chunks& chunks, float* out, Encoding encoding) {
-  if (shared_.given()) {
-    require_places(shared_, chunks);
-    return copy_all(shared_, chunks, out, traffic_);
-  }
-  PullErrand errand(chunks, envelope_, traffic_);
+  PullErrand errand(chunks, envelope_, shared_, traffic_);
   errand.out = out;
   errand.encoding = encoding;
-  exchange_.run(errand);
+  if (!shared_.given()) return exchange_.run(errand);
+  errand.require_places();
+  exchange_.require_alive();  // the memory of a server that is gone stays as it was
+  errand.copy_all();
+  errand.end();
 }
 
 template <typename Prepare>
@@ -143,7 +181,7 @@ std::uint64_t Link::run_one(const Prepare& prepare) {
   return errand.version;
 }
 
-std::uint64_t Link::push_factors(std::uint32_t chunk, const Factors& f, const Update& update,
+std::uint64_t Link::push_factors(const Address& chunk, const Factors& f, const Update& update,
                                  std::uint64_t seen, Encoding encoding) {
   return run_one([&](Request& request) {
     envelope_.address_update(request, Kind::kFactors, chunk, update.sequence, update, seen);
@@ -152,7 +190,7 @@ std::uint64_t Link::push_factors(std::uint32_t chunk, const Factors& f, const Up
   });
 }
 
-std::uint64_t Link::push_rows(std::uint32_t chunk, const Rows& rows, const Update& update,
+std::uint64_t Link::push_rows(const Address& chunk, const Rows& rows, const Update& update,
                               std::uint64_t seen) {
   return run_one([&](Request& request) {
     envelope_.address_update(request, Kind::kRows, chunk, update.sequence, update, seen);
@@ -162,16 +200,16 @@ std::uint64_t Link::push_rows(std::uint32_t chunk, const Rows& rows, const Updat
   });
 }
 
-std::uint64_t Link::set(std::uint32_t chunk, std::uint32_t array, const float* values,
-                        std::size_t floats) {
+std::uint64_t Link::set(const Address& chunk, std::uint32_t array, const float* values,
+                        std::size_t floats, std::uint64_t sequence) {
   return run_one([&](Request& request) {
-    envelope_.address(request, Kind::kSet, chunk, 0);
+    envelope_.address(request, Kind::kSet, chunk, sequence);
     request.header.count = array;
     envelope_.attach(request, values, floats, nullptr, Compression{});
   });
 }
 
-std::uint64_t Link::get(std::uint32_t chunk, std::uint32_t array, float* out, std::size_t floats) {
+std::uint64_t Link::get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats) {
   return run_one([&](Request& request) {
     envelope_.address(request, Kind::kGet, chunk, 0);
     request.header.count = array;

@@ -28,7 +28,14 @@ struct Chunks {
   const std::int64_t* starts;
   const std::int64_t* counts;
   std::int64_t* versions;  // in: those that the updates were computed at; out: those answered
+  const std::uint32_t* leases = nullptr;  // of each; null: no opinion of any
+  std::int8_t* outcomes = nullptr;        // out, of each: see ChunkOutcome
+
+  Address address(std::size_t i) const { return {numbers[i], leases ? leases[i] : 0}; }
 };
+
+// What became of a chunk of a call that failed. Below zero: the wire::Refusal, negated.
+enum ChunkOutcome : std::int8_t { kUnanswered = 0, kCarriedOut = 1 };
 
 struct Factors {
   std::uint32_t samples;
@@ -54,7 +61,8 @@ class Link {
  public:
   Link(int fd, const LinkSettings& settings);
 
-  // `sent`, if not null, receives the values as the server decodes them.
+  // Calls with many chunks write their outcomes also when they throw: what was carried out need
+  // not be asked for again. `sent`, if not null, receives the values as the server decodes them.
   void push(const Chunks& chunks, const float* values, float* sent, const Update& update,
             const Compression& compression);
   void pull(const Chunks& chunks, float* out, wire::Encoding encoding);
@@ -63,20 +71,18 @@ class Link {
                  const Update& update, const Compression& compression);
 
   // These return the chunk's version.
-  std::uint64_t push_factors(std::uint32_t chunk, const Factors& factors, const Update& update,
+  std::uint64_t push_factors(const Address& chunk, const Factors& factors, const Update& update,
                              std::uint64_t seen, wire::Encoding encoding);
-  std::uint64_t push_rows(std::uint32_t chunk, const Rows& rows, const Update& update,
+  std::uint64_t push_rows(const Address& chunk, const Rows& rows, const Update& update,
                           std::uint64_t seen);
-  std::uint64_t set(std::uint32_t chunk, std::uint32_t array, const float* values,
-                    std::size_t floats);
-  std::uint64_t get(std::uint32_t chunk, std::uint32_t array, float* out, std::size_t floats);
+  std::uint64_t set(const Address& chunk, std::uint32_t array, const float* values,
+                    std::size_t floats, std::uint64_t sequence);
+  std::uint64_t get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats);
 
-  // Where in the server's memory a chunk's weights and version lie.
+  // Where in the server's memory a chunk's weights, and its version and lease, lie.
   void place(std::uint32_t chunk, std::uint64_t weights, std::uint64_t version) {
     shared_.place(chunk, weights, version);
   }
-  void set_lease(std::uint32_t lease) { envelope_.lease = lease; }
-  std::uint32_t lease() const { return envelope_.lease; }
 
   // A call in another thread ends with ConnectionLost, and so does every later one.
   void hang_up() { exchange_.hang_up(); }

@@ -54,6 +54,8 @@ class Errand {
   virtual void prepare(std::size_t i, Request& request) = 0;
   // Request i was answered with an acknowledgement or with values, which are in place by now.
   virtual void answered(std::size_t i, const Request& request, const wire::Header& reply) = 0;
+  // The server answered No to request i; `code` is a wire::Refusal.
+  virtual void refused(std::size_t i, std::uint32_t code) = 0;
 
  private:
   std::size_t size_;

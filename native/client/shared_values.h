@@ -1,5 +1,9 @@
 // A server's weights in memory that this machine's processes share: a pull is a copy.
 //
+// Each chunk has a line of its own: u64 version, then u32 the lease under which the server is its
+// primary, 0 when it is not. Leases only rise, so values between two looks at the same one are the
+// primary's.
+//
 // The server applies updates while the copy runs, without locks: some values may be newer than the
 // version that was read before them, as the next pull would have brought them anyway. A float is
 // never torn on the machines we run on.
@@ -8,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -22,7 +27,7 @@ class SharedValues {
 
   void place(std::uint32_t chunk, std::uint64_t weights, std::uint64_t version) {
     if (weights > bytes_ || weights % sizeof(float) != 0 || version > bytes_ ||
-        bytes_ - version < sizeof(std::uint64_t) || version % sizeof(std::uint64_t) != 0) {
+        bytes_ - version < sizeof(Line) || version % sizeof(std::uint64_t) != 0) {
       throw std::invalid_argument("Chunk " + std::to_string(chunk) + " is placed at " +
                                   std::to_string(weights) + " and its version at " +
                                   std::to_string(version) + " of " + std::to_string(bytes_) +
@@ -45,16 +50,30 @@ class SharedValues {
     }
   }
 
-  // Returns the version read before the values.
-  std::uint64_t copy(std::uint32_t chunk, std::size_t floats, float* out) const {
+  // The version read before the values; none if the server does not hold the chunk under this
+  // lease (0: under any) from before the copy until after it.
+  std::optional<std::uint64_t> copy(std::uint32_t chunk, std::uint32_t lease, std::size_t floats,
+                                    float* out) const {
     const Place& at = places_.at(chunk);
-    const auto* version = reinterpret_cast<const std::uint64_t*>(memory_ + at.version);
-    const std::uint64_t seen = __atomic_load_n(version, __ATOMIC_ACQUIRE);
+    const auto* line = reinterpret_cast<const Line*>(memory_ + at.version);
+    if (!held(*line, lease)) return std::nullopt;
+    const std::uint64_t version = __atomic_load_n(&line->version, __ATOMIC_ACQUIRE);
     if (floats > 0) std::memcpy(out, memory_ + at.weights, floats * sizeof(float));
-    return seen;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (!held(*line, lease)) return std::nullopt;
+    return version;
   }
 
  private:
+  struct Line {
+    std::uint64_t version;
+    std::uint32_t lease;
+    std::uint32_t unused;
+  };
+  static bool held(const Line& line, std::uint32_t lease) {
+    return lease == 0 || __atomic_load_n(&line.lease, __ATOMIC_ACQUIRE) == lease;
+  }
+
   struct Place {
     std::uint64_t weights, version;
   };

@@ -151,7 +151,7 @@ void test_hanging_up() {
   bool lost = false;
   float out = 0.0f;
   try {
-    link.get(1, 0, &out, 1);
+    link.get({1, 0}, 0, &out, 1);
   } catch (const client::ConnectionLost&) {
     lost = true;
   }

@@ -28,7 +28,7 @@ void test_shared_values(const KernelTable& table) {
   Array out(kFloats);
   std::uint64_t version = 0;
   while (version < kUpdates) {
-    const std::uint64_t next = shared.copy(7, kFloats, out.data());
+    const std::uint64_t next = shared.copy(7, 0, kFloats, out.data()).value();
     check(next >= version, "versions rise");
     version = next;
     for (const float x : out) {

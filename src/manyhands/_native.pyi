@@ -19,6 +19,7 @@ _Doubles: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
 _Integers: TypeAlias = torch.Tensor | npt.NDArray[np.int64]
 _Numbers: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
+_Outcomes: TypeAlias = npt.NDArray[np.int8]
 
 def simd() -> str:
     """The instruction set in use: "avx512", "avx2" or "portable"."""
@@ -145,13 +146,18 @@ class Link:
 
     Calls block without the GIL; one thread at a time may use a link, but any may close it. Arrays
     must stay unchanged until a call returns. `ConnectionError`, `TimeoutError` and a Ctrl-C leave
-    the link broken: make a new one and call again with the same sequence numbers, which a server
+    the link broken: make a new one and call again with the same sequence number, which a server
     recognises, so that no update is applied twice. `Refused` is raised once every other chunk of
     the call is answered.
 
+    Calls with many chunks take the `leases` under which each is believed to be held (0, and None
+    for all of them: no opinion), and write to `outcomes`, also when they raise, what became of
+    each: 1 carried out, 0 unanswered, -code refused.
+
     On the machine of its server, a link given `own` sends payloads inside that memory by
     reference, and one given `values` pulls by copying, while the server goes on applying updates:
-    some values may be newer than the version says.
+    some values may be newer than the version says. A chunk that is not held there under its lease
+    is refused, and a server that is gone is a `ConnectionError`, as it is without copying.
     """
 
     def __init__(
@@ -179,17 +185,21 @@ class Link:
         *,
         rate: float,
         steps: int,
-        first_sequence: int,
+        sequence: int,
         versions: _Integers,
+        leases: _Numbers | None = None,
+        outcomes: _Outcomes | None = None,
         encoding: str = "float32",
         keep: float = 0.01,
         sent: _Floats | None = None,
+        rising: bool = False,
     ) -> None:
         """Send updates: chunk i is `counts[i]` floats of `values` from `starts[i]` on.
 
-        Its sequence number is `first_sequence + i`. `versions` says at which version each was
-        computed and receives the version after it. `encoding` is "float32", "bfloat16", "int8" or
-        "topk", which keeps the share `keep`; `sent` receives what the server decodes.
+        All have the same sequence number, unless it is `rising` by one for each, for a call that
+        sends several updates to a chunk. `versions` says at which version each was computed and
+        receives the version after it. `encoding` is "float32", "bfloat16", "int8" or "topk", which
+        keeps the share `keep`; `sent` receives what the server decodes.
         """
 
     def pull(
@@ -200,6 +210,8 @@ class Link:
         out: _Floats,
         *,
         versions: _Integers,
+        leases: _Numbers | None = None,
+        outcomes: _Outcomes | None = None,
         encoding: str = "float32",
     ) -> None:
         """Fetch chunks into their ranges of `out`, and their `versions`."""
@@ -214,11 +226,14 @@ class Link:
         *,
         rate: float,
         steps: int,
-        first_sequence: int,
+        sequence: int,
         versions: _Integers,
+        leases: _Numbers | None = None,
+        outcomes: _Outcomes | None = None,
         encoding: str = "float32",
         keep: float = 0.01,
         sent: _Floats | None = None,
+        rising: bool = False,
     ) -> None:
         """Push, and fetch every chunk as it is once its update was applied (or newer)."""
 
@@ -232,6 +247,7 @@ class Link:
         steps: int,
         sequence: int,
         seen: int,
+        lease: int = 0,
         encoding: str = "float32",
     ) -> int:
         """Send activations [k, inputs] and errors [k, rows] of a span; returns its version."""
@@ -246,25 +262,27 @@ class Link:
         steps: int,
         sequence: int,
         seen: int,
+        lease: int = 0,
     ) -> int:
         """Send gradients [n, D] of rows, numbered within the chunk; returns its version."""
 
-    def set(self, chunk: int, array: int, values: _Floats) -> None:
+    def set(
+        self, chunk: int, array: int, values: _Floats, *, sequence: int, lease: int = 0
+    ) -> None:
         """Set an array of a chunk: 0 the weights, then the rule's states."""
 
-    def get(self, chunk: int, array: int, out: _Floats) -> int:
+    def get(self, chunk: int, array: int, out: _Floats, *, lease: int = 0) -> int:
         """Fetch an array of a chunk; returns its version."""
 
     def places(
         self, chunks: _Numbers, weights_offsets: _Integers, version_offsets: _Integers
     ) -> None:
-        """Say where in `values` each chunk's weights and its version (u64) lie, in bytes."""
+        """Say where in `values` each chunk's weights lie, in bytes, and its version (u64) and,
+        behind that, its lease (u32)."""
 
     def close(self) -> None:
         """Close the connection; a call in another thread ends with a `ConnectionError`."""
 
-    lease: int
-    """The lease under which the chunks are believed to be held."""
     @property
     def waited_s(self) -> float:
         """Time blocked while there was more to send: the window was full or the server slow."""

@@ -1,8 +1,8 @@
 """The parameter servers, as a replica or the driver sees them: connect, push, pull.
 
-A client keeps one connection to each lane of each server. Its verbs are on `servers`, one link
-each, so that a thread per server can keep its own clock; what concerns all servers at once, set-up
-and checkpoints, is here. What happens when a connection breaks is in `lane_link.py`.
+Its verbs are on `servers`, one group of chunks each, so that a thread per group can keep its own
+clock; what concerns all of them at once, set-up and checkpoints, is here. Which server a group's
+chunks are served by is said by `routes.py`; what happens when a server is lost, by `delivery.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from types import TracebackType
 import numpy as np
 
 from manyhands.errors import ConfigError
+from manyhands.parameter_server.delivery import Delivery
 from manyhands.parameter_server.dialling import Dialling, OwnMemory
 from manyhands.parameter_server.forms import ENCODINGS
-from manyhands.parameter_server.lane_link import Counters, LaneLink
+from manyhands.parameter_server.lane_link import Counters
+from manyhands.parameter_server.links import Links
+from manyhands.parameter_server.routes import Routes, StaticRoutes
 from manyhands.parameter_server.server_link import Compression, Floats, ServerLink
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.transport.certificates import Credentials
@@ -29,9 +32,11 @@ from manyhands.transport.endpoint import Endpoint
 class ParameterClient:
     """All servers of a run. Use it in a `with` statement, which connects and hangs up.
 
-    Each of `servers` may be used by another thread; the methods here use all of them and block
-    until all have answered. ServerUnavailable, naming the address, when a server has been silent
-    for `retry_s`; until then every broken connection is mended and nothing is applied twice.
+    `where` are the routes to the servers, started and closed with the client, or just the
+    addresses of servers that stay. Each of `servers` may be used by another thread; the methods
+    here use all of them and block until all have answered. ServerUnavailable, naming the address,
+    when for `retry_s` a server was silent and nobody took its place; until then every broken
+    connection is mended, every chunk followed to where it goes, and nothing is applied twice.
 
     `client_id` must be new for every client that ever pushes in a run (None draws one): the servers
     know replays by it. `same_machine` takes the quick way to servers on this machine; arrays that
@@ -42,7 +47,7 @@ class ParameterClient:
     def __init__(
         self,
         shard_map: ShardMap,
-        endpoints: Sequence[Endpoint],
+        where: Routes | Sequence[Endpoint],
         *,
         token: str,
         credentials: Credentials | None = None,
@@ -58,9 +63,10 @@ class ParameterClient:
         retry_s: float = 30.0,
         purpose: str = "",
     ) -> None:
-        _check(shard_map, endpoints, encoding, pull_encoding, keep)
+        _check(encoding, pull_encoding, keep)
         self.shard_map = shard_map
         self.client_id = secrets.randbits(63) if client_id is None else client_id
+        self.routes = StaticRoutes(shard_map, where) if isinstance(where, Sequence) else where
         self._stopping = threading.Event()
         dialling = Dialling(
             token=token,
@@ -75,14 +81,12 @@ class ParameterClient:
         )
         compression = Compression(encoding, pull_encoding, keep)
         self.servers = [
-            ServerLink(
-                shard_map, server, self._lanes(server, endpoint, dialling, retry_s), compression
-            )
-            for server, endpoint in enumerate(endpoints)
+            self._group(home, dialling, compression, retry_s) for home in range(shard_map.servers)
         ]
 
     def start(self) -> None:
         """Connect to every lane of every server."""
+        self.routes.start()
         for server in self.servers:
             server.connect()
 
@@ -112,7 +116,7 @@ class ParameterClient:
 
     @property
     def counters(self) -> Counters:
-        """Bytes, waiting and reconnections of all connections so far. Any thread may ask."""
+        """What has passed over all connections so far. Any thread may ask."""
         return reduce(add, (server.counters for server in self.servers), Counters())
 
     def interrupt(self) -> None:
@@ -124,6 +128,7 @@ class ParameterClient:
     def close(self) -> None:
         """Hang up; may be called twice. Threads must have left their calls: see `interrupt`."""
         self._stopping.set()
+        self.routes.close()
         for server in self.servers:
             server.close()
 
@@ -143,37 +148,23 @@ class ParameterClient:
     ) -> None:
         self.close()
 
-    def _lanes(
-        self, server: int, endpoint: Endpoint, dialling: Dialling, retry_s: float
-    ) -> list[LaneLink]:
+    def _group(
+        self, home: int, dialling: Dialling, compression: Compression, retry_s: float
+    ) -> ServerLink:
         shards = self.shard_map
-        own = shards.chunks_of(server)
-        return [
-            LaneLink(
-                endpoint,
-                lane,
-                [chunk for chunk in own if shards.lane_of(chunk) == lane],
-                dialling,
-                map_version=shards.version,
-                retry_s=retry_s,
-                stopping=self._stopping,
-            )
-            for lane in range(shards.lanes)
-        ]
-
-
-def _check(
-    shards: ShardMap,
-    endpoints: Sequence[Endpoint],
-    encoding: str,
-    pull_encoding: str,
-    keep: float,
-) -> None:
-    if len(endpoints) != shards.servers:
-        raise ConfigError(
-            f"{len(endpoints)} addresses for the {shards.servers} servers of the shard map: give "
-            "one for each."
+        links = Links(shards, shards.chunks_of(home), dialling, self.routes)
+        delivery = Delivery(
+            shards,
+            links,
+            self.routes,
+            retry_s=retry_s,
+            stopping=self._stopping,
+            name=f"server{home}-lane",
         )
+        return ServerLink(shards, home, links, delivery, compression)
+
+
+def _check(encoding: str, pull_encoding: str, keep: float) -> None:
     if encoding not in ENCODINGS:
         raise ConfigError(f"encoding is {encoding!r}; expected one of {', '.join(ENCODINGS)}.")
     if pull_encoding not in ("float32", "bfloat16", "int8"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,23 +73,42 @@ def flat() -> Flat:
 def test_a_push_is_applied_and_returns_versions(flat: Flat) -> None:
     weights, grad = flat.random(1), flat.random(2)
     flat.versions[:] = [3, 4, 5, 6]
+    outcomes = np.zeros(4, np.int8)
     with FakeServer(flat.parts(weights), versions={10: 7, 11: 8, 12: 9, 13: 10}) as server:
         link = link_to(server)
-        link.lease = 21
-        link.push(*flat.where, grad, rate=0.5, steps=3, first_sequence=40, versions=flat.versions)
+        link.push(
+            *flat.where, grad, rate=0.5, steps=3, sequence=40, versions=flat.versions,
+            leases=np.arange(21, 25), outcomes=outcomes,
+        )  # fmt: skip
         link.close()
     assert flat.versions.tolist() == [8, 9, 10, 11]
     for i, chunk in enumerate(flat.chunks):
         expected = flat.part(weights, i) - np.float32(0.5) * flat.part(grad, i)
         np.testing.assert_array_equal(server.chunks[int(chunk)], expected)
     first = server.frames[0]
-    assert [f.sequence for f in server.frames] == [40, 41, 42, 43]
+    assert [f.sequence for f in server.frames] == [40] * 4
+    assert [f.lease for f in server.frames] == [21, 22, 23, 24]
+    assert outcomes.tolist() == [1] * 4
     assert [f.seen for f in server.frames] == [3, 4, 5, 6]
     assert (first.kind, first.client, first.lease, first.rate, first.steps, first.flags) == (
         (DELTA, CLIENT, 21, 0.5, 3, 0)
     )
     assert link.pushed_bytes == 4 * int(flat.counts.sum())
     assert link.pulled_bytes == 0
+
+
+def test_a_chunk_may_be_sent_several_updates_in_a_call() -> None:
+    flat = Flat(8)
+    where = [np.repeat(array, 3) for array in flat.where]
+    with FakeServer(flat.parts(np.zeros(16, np.float32))) as server:
+        link = link_to(server)
+        link.push(
+            *where, np.ones(16, np.float32), rate=-1.0, steps=1, sequence=5, rising=True,
+            versions=np.zeros(3, np.int64),
+        )  # fmt: skip
+        link.close()
+    assert [f.sequence for f in server.frames] == [5, 6, 7]
+    assert server.chunks[10].tolist() == [3.0] * 8
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
@@ -125,7 +145,7 @@ def test_sent_is_what_the_server_decodes(flat: Flat, encoding: str) -> None:
     with FakeServer(flat.parts(np.zeros(flat.floats, np.float32))) as server:
         link = link_to(server)
         link.push(
-            *flat.where, grad, rate=-1.0, steps=1, first_sequence=1, versions=flat.versions,
+            *flat.where, grad, rate=-1.0, steps=1, sequence=1, versions=flat.versions,
             encoding=encoding, keep=0.1, sent=sent,
         )  # fmt: skip
         link.close()
@@ -141,7 +161,7 @@ def test_push_pull_returns_the_updated_values(flat: Flat) -> None:
     with FakeServer(flat.parts(weights)) as server:
         link = link_to(server)
         link.push_pull(
-            *flat.where, grad, out, rate=1.0, steps=1, first_sequence=1, versions=flat.versions
+            *flat.where, grad, out, rate=1.0, steps=1, sequence=1, versions=flat.versions
         )
         link.close()
     np.testing.assert_array_equal(out, np.where(flat.inside(), weights - grad, 0))
@@ -180,11 +200,12 @@ def test_arrays_are_set_and_got(flat: Flat) -> None:
     values, out = flat.random(1)[:300], np.zeros(300, np.float32)
     with FakeServer(flat.parts(flat.random(3)), versions={11: 6}) as server:
         link = link_to(server)
-        link.set(11, 2, values)
-        assert link.get(11, 2, out) == 6
+        link.set(11, 2, values, sequence=9, lease=3)
+        assert link.get(11, 2, out, lease=4) == 6
         link.close()
     np.testing.assert_array_equal(out, values)
     assert [(f.kind, f.count) for f in server.frames] == [(SET, 2), (GET, 2)]
+    assert [(f.sequence, f.lease) for f in server.frames] == [(9, 3), (0, 4)]
 
 
 def test_a_call_without_chunks_sends_nothing() -> None:
@@ -248,7 +269,7 @@ def test_full_buffers_in_both_directions_do_not_lock_up(encoding: str) -> None:
     with server:
         link = link_to(server, timeout_s=20.0)
         link.push_pull(
-            *flat.where, grad, out, rate=1.0, steps=1, first_sequence=1, versions=flat.versions,
+            *flat.where, grad, out, rate=1.0, steps=1, sequence=1, versions=flat.versions,
             encoding=encoding, sent=sent,
         )  # fmt: skip
         link.close()
@@ -270,8 +291,8 @@ def test_a_payload_in_own_memory_goes_by_reference(flat: Flat) -> None:
     with FakeServer(flat.parts(flat.random(1))) as server:
         link = link_to(server, own=own)
         settings = {"rate": 1.0, "steps": 1, "versions": flat.versions}
-        link.push(*flat.where, grad, first_sequence=1, **settings)
-        link.push(*flat.where, grad.copy(), first_sequence=5, **settings)
+        link.push(*flat.where, grad, sequence=1, **settings)
+        link.push(*flat.where, grad.copy(), sequence=5, **settings)
         link.close()
     by_reference, copied = server.frames[:4], server.frames[4:]
     assert [f.place for f in by_reference] == (64 + 4 * flat.starts).tolist()
@@ -287,7 +308,7 @@ def test_a_payload_partly_in_own_memory_travels() -> None:
         link = link_to(server, own=memory[128:256])
         for first in (0, 64, 192, 256):
             grad = memory[first : first + 256].view(np.float32)
-            settings = {"rate": 1.0, "steps": 1, "first_sequence": first + 1}
+            settings = {"rate": 1.0, "steps": 1, "sequence": first + 1}
             link.push(*flat.where, grad, versions=flat.versions, **settings)
         link.close()
     assert [f.flags for f in server.frames] == [0] * 4
@@ -307,7 +328,7 @@ def test_on_one_machine_a_pull_is_a_copy(flat: Flat) -> None:
         assert server.frames == []
         out[:] = 0
         link.push_pull(
-            *flat.where, flat.random(3), out, rate=1.0, steps=1, first_sequence=1,
+            *flat.where, flat.random(3), out, rate=1.0, steps=1, sequence=1,
             versions=flat.versions,
         )  # fmt: skip
         link.close()
@@ -315,6 +336,74 @@ def test_on_one_machine_a_pull_is_a_copy(flat: Flat) -> None:
     assert flat.versions.tolist() == [5, 6, 7, 8]
     np.testing.assert_array_equal(out, np.where(flat.inside(), weights, 0))
     assert link.pulled_bytes == 2 * 4 * flat.counts.sum()
+
+
+class Held:
+    """The memory of a server that holds one chunk of 8 floats, all ones, under a lease."""
+
+    def __init__(self, lease: int) -> None:
+        self.memory = np.zeros(64 + 32, np.uint8)
+        self.memory[64:].view(np.float32)[:] = 1.0
+        self.lease = self.memory[8:12].view(np.uint32)
+        self.lease[:] = lease
+        self.out, self.outcomes = np.zeros(16, np.float32), np.zeros(1, np.int8)
+
+    def link_to(self, server: FakeServer) -> _native.Link:
+        link = link_to(server, values=self.memory)
+        link.places(np.array([10]), np.array([64]), np.array([0]))
+        return link
+
+    def told(self, lease: int) -> dict[str, Any]:
+        leases, versions = np.array([lease]), np.zeros(1, np.int64)
+        return {"leases": leases, "outcomes": self.outcomes, "versions": versions}
+
+
+@pytest.mark.parametrize(("lease", "is_held"), [(6, True), (0, True), (5, False), (7, False)])
+def test_a_copy_is_taken_from_the_primary_alone(lease: int, is_held: bool) -> None:
+    flat, held = Flat(8), Held(6)
+    with FakeServer(flat.parts(flat.random(1))) as server:
+        link = held.link_to(server)
+        if is_held:
+            link.pull(*flat.where, held.out, **held.told(lease))
+        else:
+            with pytest.raises(_native.Refused, match=f"not held under lease {lease}") as caught:
+                link.pull(*flat.where, held.out, **held.told(lease))
+            assert (caught.value.code, caught.value.chunk) == (4, 10)
+        link.close()
+    assert held.outcomes.tolist() == [1 if is_held else -4]
+    assert held.out[0] == float(is_held)
+
+
+def test_an_update_whose_chunk_moves_before_its_values_are_copied_counts_as_refused() -> None:
+    flat, held = Flat(8), Held(6)
+    server = FakeServer(flat.parts(flat.random(1)))
+
+    def serve(sock: socket.socket) -> None:
+        for frame in server.requests(sock):
+            held.lease[:] = 0
+            sock.sendall(server.reply_to(frame).pack())
+
+    server.serve = serve
+    with server:
+        link = held.link_to(server)
+        with pytest.raises(_native.Refused, match="not held under lease 6"):
+            link.push_pull(
+                *flat.where, flat.random(2), held.out, rate=1.0, steps=1, sequence=1,
+                **held.told(6),
+            )  # fmt: skip
+        link.close()
+    assert held.outcomes.tolist() == [-4]
+
+
+def test_nothing_is_copied_from_a_server_that_is_gone() -> None:
+    flat, held = Flat(8), Held(6)
+    with FakeServer(flat.parts(flat.random(1))) as server:
+        link = held.link_to(server)
+        link.pull(*flat.where, held.out, **held.told(6))
+        server.ours.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(ConnectionError, match="closed by the server"):
+            link.pull(*flat.where, held.out, **held.told(6))
+        link.close()
 
 
 def test_places_must_lie_in_the_memory(flat: Flat) -> None:
@@ -338,7 +427,7 @@ def test_arguments_are_checked(flat: Flat) -> None:
     with FakeServer({}) as server:
         link = link_to(server)
         grad = flat.random(1)
-        settings = {"rate": 1.0, "steps": 1, "first_sequence": 1, "versions": flat.versions}
+        settings = {"rate": 1.0, "steps": 1, "sequence": 1, "versions": flat.versions}
         with pytest.raises(ValueError, match="4 chunks, 4 ranges and 3 versions"):
             link.push(*flat.where, grad, **{**settings, "versions": flat.versions[:3]})
         with pytest.raises(ValueError, match="the array has"):

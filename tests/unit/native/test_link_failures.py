@@ -36,11 +36,11 @@ def pull(link: _native.Link) -> npt.NDArray[np.float32]:
     return out
 
 
-def push(link: _native.Link, first_sequence: int) -> npt.NDArray[np.int64]:
+def push(link: _native.Link, sequence: int) -> npt.NDArray[np.int64]:
     versions = np.zeros(4, np.int64)
     values = np.ones(64, np.float32)
     link.push(
-        CHUNKS, STARTS, COUNTS, values, rate=1.0, steps=1, first_sequence=first_sequence,
+        CHUNKS, STARTS, COUNTS, values, rate=1.0, steps=1, sequence=sequence,
         versions=versions,
     )  # fmt: skip
     return versions
@@ -57,6 +57,32 @@ def test_a_refusal_leaves_the_others_applied_and_the_link_usable() -> None:
         server.refuse = {}
         assert push(link, 5).tolist() == [2, 1, 1, 2]
         link.close()
+
+
+def test_outcomes_say_what_is_left_to_do() -> None:
+    """One acknowledged, one moved, one not finite; then the connection breaks."""
+    server = server_of_four()
+
+    def serve(sock: socket.socket) -> None:
+        requests = server.requests(sock)
+        for _ in range(3):
+            sock.sendall(server.reply_to(next(requests)).pack())
+        next(requests)
+        sock.shutdown(socket.SHUT_RDWR)
+
+    server.serve = serve
+    server.refuse = {1: (4, "Chunk 1 has moved."), 2: (3, "Chunk 2 got a NaN.")}
+    outcomes, versions = np.full(4, 9, np.int8), np.zeros(4, np.int64)
+    with server:
+        link = link_to(server, window=1)
+        with pytest.raises(kernels.Refused, match="NaN"):  # says more than that one has moved
+            link.push(
+                CHUNKS, STARTS, COUNTS, np.ones(64, np.float32), rate=1.0, steps=1, sequence=1,
+                versions=versions, outcomes=outcomes,
+            )  # fmt: skip
+        link.close()
+    assert outcomes.tolist() == [1, -4, -3, 0]
+    assert versions.tolist() == [1, 0, 0, 0]
 
 
 def test_a_refusal_that_closes_is_reported_as_such() -> None:
@@ -156,7 +182,7 @@ def test_a_server_that_dies_while_a_large_update_is_sent() -> None:
         link = link_to(server, timeout_s=20.0)
         values = np.ones(4_000_000, np.float32)
         with pytest.raises(ConnectionError):
-            link.set(0, 0, values)
+            link.set(0, 0, values, sequence=1)
         link.close()
 
 
@@ -181,8 +207,8 @@ def test_a_lost_call_is_replayed_with_the_same_sequences() -> None:
         again = link_to(second)
         push(again, 7)
         again.close()
-    assert [f.sequence for f in first.frames] == [7, 8, 9]
-    assert [f.sequence for f in second.frames] == [7, 8, 9, 10]
+    assert [f.sequence for f in first.frames] == [7] * 3
+    assert [f.sequence for f in second.frames] == [7] * 4
 
 
 def silent_server() -> FakeServer:

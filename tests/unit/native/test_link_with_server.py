@@ -73,12 +73,12 @@ def weights(serving: Serving) -> Floats:
     weights = random_floats(0)
     admin = serving.link(admin=True)
     for chunk in range(3):
-        admin.set(chunk, 0, weights[STARTS[chunk] : STARTS[chunk] + COUNTS[chunk]])
+        admin.set(chunk, 0, weights[STARTS[chunk] : STARTS[chunk] + COUNTS[chunk]], sequence=1)
     return weights
 
 
-def update(first_sequence: int, versions: npt.NDArray[np.int64]) -> dict[str, Any]:
-    return {"rate": 0.1, "steps": 1, "first_sequence": first_sequence, "versions": versions}
+def update(sequence: int, versions: npt.NDArray[np.int64]) -> dict[str, Any]:
+    return {"rate": 0.1, "steps": 1, "sequence": sequence, "versions": versions}
 
 
 def test_push_and_pull(serving: Serving, weights: Floats) -> None:
@@ -153,15 +153,14 @@ def test_refusals(serving: Serving, weights: Floats) -> None:
     assert (caught.value.code, caught.value.chunk) == (3, 1)
     assert versions.tolist() == [1, 0, 1]
     with pytest.raises(kernels.Refused, match="administrator"):
-        link.set(0, 0, grad[: COUNTS[0]])
+        link.set(0, 0, grad[: COUNTS[0]], sequence=2)
     with pytest.raises(kernels.Refused, match="does not hold chunk 9") as caught:
         link.pull(np.array([9]), STARTS[:1], COUNTS[:1], grad, versions=versions[:1])
     assert caught.value.code == 1
-    link.lease = 3
+    leases, outcomes = np.array([0, 3, 0]), np.zeros(3, np.int8)
     with pytest.raises(kernels.Refused, match="lease 3"):
-        link.pull(CHUNKS, STARTS, COUNTS, grad, versions=versions)
-    link.lease = 0
-    link.pull(CHUNKS, STARTS, COUNTS, grad, versions=versions)
+        link.pull(CHUNKS, STARTS, COUNTS, grad, versions=versions, leases=leases, outcomes=outcomes)
+    assert outcomes.tolist() == [1, -4, 1]
 
 
 def sealed_memory(size: int) -> int:
@@ -231,7 +230,7 @@ def test_many_large_chunks_in_both_directions() -> None:
     grad, out = random_floats(1, 20 * n), np.zeros(20 * n, np.float32)
     for turn in range(3):
         link.push_pull(
-            chunks, chunks * n, counts, grad, out, rate=1.0, steps=1, first_sequence=1 + 20 * turn,
+            chunks, chunks * n, counts, grad, out, rate=1.0, steps=1, sequence=1 + 20 * turn,
             versions=versions,
         )  # fmt: skip
     link.close()
