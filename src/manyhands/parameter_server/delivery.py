@@ -51,7 +51,7 @@ import numpy as np
 from manyhands import kernels
 from manyhands.errors import ManyhandsError, ProtocolError, ServerUnavailable, StaleRoute
 from manyhands.messages import Refusal
-from manyhands.parameter_server.links import Links, Moved
+from manyhands.parameter_server.links import CLOSING_REFUSALS, Links, Moved
 from manyhands.parameter_server.parts import ChunkSet, Outcomes, Part, split
 from manyhands.parameter_server.routes import Routes, RouteTable
 from manyhands.parameter_server.shard_map import Chunk, ShardMap
@@ -59,6 +59,7 @@ from manyhands.parameter_server.shard_map import Chunk, ShardMap
 _WORTH_A_THREAD_BYTES = 1 << 20  # of a part: less is sent before a thread has woken up
 _THREADS_PER_LANE = 4  # at most: parts of a lane may lie on several servers
 _ROUTE_REFUSALS = (Refusal.UNKNOWN_CHUNK, Refusal.STALE_LEASE, Refusal.WRONG_LANE)
+_REFUSALS_OF_ALL = (*CLOSING_REFUSALS, Refusal.NOT_ALLOWED)  # not of one chunk's update
 
 # To be done with one part over one link; writes to the outcomes what it has carried out, 1 each.
 Work = Callable[[kernels.Link, Part, Outcomes], None]
@@ -191,15 +192,25 @@ class Delivery:
         return None
 
     def _refused(self, part: Part, outcomes: Outcomes, refusal: kernels.Refused) -> Attempt:
-        may_move = self._routes.may_change
-        if refusal.code == Refusal.STALE_LEASE and may_move:
-            return Attempt(part, part.remaining(outcomes), refusal)
         # The link tells of a stale lease only if nothing worse was said of another chunk.
-        again = part.refused(outcomes, Refusal.STALE_LEASE) if may_move else []
+        if refusal.code == Refusal.STALE_LEASE and self._routes.may_change:
+            return Attempt(part, part.remaining(outcomes), refusal)
+        again = self._not_refused(part, outcomes, refusal)
         sentence = f"{_name(part)} refused: {refusal}"
         if refusal.code in _ROUTE_REFUSALS:
             return Attempt(part, again, refusal, StaleRoute(sentence))
         return Attempt(part, again, refusal, ProtocolError(sentence, refusal=refusal.code))
+
+    def _not_refused(self, part: Part, outcomes: Outcomes, refusal: kernels.Refused) -> list[Chunk]:
+        """The chunks that are not done and were not themselves refused for good."""
+        if refusal.code in _REFUSALS_OF_ALL:
+            return []
+        worth_it = {0, -Refusal.STALE_LEASE} if self._routes.may_change else {0}
+        return [
+            chunk
+            for chunk, outcome in zip(part.chunks, outcomes.tolist(), strict=True)
+            if outcome in worth_it and chunk.number != refusal.chunk
+        ]
 
     def _unavailable(self, failed: Sequence[Attempt]) -> ServerUnavailable:
         attempt = next(attempt for attempt in failed if attempt.left)

@@ -53,10 +53,6 @@ class Part:
         """The chunks that were not carried out."""
         return [chunk for chunk, done in zip(self.chunks, outcomes, strict=True) if done != 1]
 
-    def refused(self, outcomes: Outcomes, code: int) -> list[Chunk]:
-        """The chunks that were refused with this code."""
-        return [chunk for chunk, done in zip(self.chunks, outcomes, strict=True) if done == -code]
-
 
 class ChunkSet:
     """Chunks that calls are about, and the parts they fall into. For one thread."""

@@ -225,9 +225,9 @@ class ServerLink:
             }
             try:
                 if out is None:
-                    link.push(*arrays, **fixed, **of_each)
+                    link.push(*arrays, **(fixed | of_each))
                 else:
-                    link.push_pull(*arrays, out, **fixed, **of_each)
+                    link.push_pull(*arrays, out, **(fixed | of_each))
             finally:
                 done = outcomes == 1
                 known = seen + 1 if out is None else versions

@@ -139,6 +139,9 @@ def failing(*errors: Exception) -> Sent:
     def script(link: Any, part: Part, outcomes: Outcomes) -> None:
         with lock:
             error = next(left, None)
+        if isinstance(error, kernels.Refused):  # of the first chunk; the others are answered
+            outcomes.fill(1)
+            outcomes[0], error.chunk = -error.code, part.numbers[0]
         if error is not None:
             raise error
 
@@ -147,7 +150,7 @@ def failing(*errors: Exception) -> Sent:
 
 def refusal(code: Refusal, chunk: int = 0) -> kernels.Refused:
     error = kernels.Refused("No.")
-    error.code, error.chunk = code, chunk
+    error.code, error.chunk = int(code), chunk
     return error
 
 
@@ -324,13 +327,14 @@ def test_a_primary_that_does_not_know_it_yet_is_asked_again(dialled, changing):
 
 
 def test_refused_and_acknowledged_chunks_in_one_call(dialled, changing):
-    """One acknowledged, one not finite, the others at a server that is no longer the primary."""
+    """One acknowledged, one not finite, one unanswered, the others at a server that lost them."""
 
     def script(link: Any, part: Part, outcomes: Outcomes) -> None:
         if link.server == 1:
             return
         outcomes.fill(-Refusal.STALE_LEASE)
         outcomes[0] = 1
+        outcomes[2] = 0
         if part.lane == 0:
             outcomes[1] = -Refusal.NOT_FINITE
             raise refusal(Refusal.NOT_FINITE, int(part.numbers[1]))
@@ -356,8 +360,8 @@ def test_a_bucket_that_nobody_serves_is_waited_for(dialled, changing):
     thread.join(30)
     assert errors == []
     assert sorted(sent.done) == NUMBERS
+    changing.replace(table(4, lambda bucket: None))
     with pytest.raises(ServerUnavailable, match="nobody is at present"):
-        changing.replace(table(4, lambda bucket: None))
         Rig(changing, retry_s=0.05).carry_out(Sent().work)
 
 
@@ -401,9 +405,7 @@ def test_large_parts_go_at_the_same_time(dialled):
     shards = make_shard_map([ParameterSpec("large", (4, 1 << 18))], servers=1, lanes=2)
     routes = StaticRoutes(shards, [Endpoint("127.0.0.1", 7)])
     links = Links(shards, shards.chunks, Dialling(token="", client=1), routes)
-    delivery = Delivery(
-        shards, links, routes, retry_s=1.0, stopping=threading.Event(), name="test"
-    )
+    delivery = Delivery(shards, links, routes, retry_s=1.0, stopping=threading.Event(), name="test")
     together = threading.Barrier(2)
 
     def work(link: Any, part: Part, outcomes: Outcomes) -> None:
