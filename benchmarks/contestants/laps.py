@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.harness.slowdown import Slowdown
-from manyhands.strategies.coordinator import Coordinator
 from manyhands.strategies.downpour_session import DownpourSession
+from manyhands.strategies.replica_crew import ReplicaCrew
 from manyhands.strategies.strategy import Strategy, TrainingJob
 
 JOIN_WITHIN_S = 60.0
@@ -55,14 +55,14 @@ class Laps:
         self._pause()
 
     def _ready(self) -> int:
-        coordinator = self._coordinator
-        return 0 if coordinator is None else sum(p.ready for p in coordinator.replicas)
+        crew = self._crew
+        return 0 if crew is None else sum(place.ready for place in crew.places)
 
     @property
-    def _coordinator(self) -> Coordinator | None:
+    def _crew(self) -> ReplicaCrew | None:
         """Who knows how far replicas are, of a session that has some."""
         session = self._session
-        return session._coordinator if isinstance(session, DownpourSession) else None
+        return session._crew if isinstance(session, DownpourSession) else None
 
     def lap(self, *, slowed: str | None = None, share: float = 1.0) -> Lap:
         """Train an epoch; `slowed` names a role that runs `share` of the time."""
@@ -78,7 +78,7 @@ class Laps:
 
     def _samples(self) -> int:
         """All that replicas have trained on, also for an epoch that was over without them."""
-        return 0 if self._coordinator is None else self._coordinator.samples
+        return 0 if self._crew is None else self._crew.samples
 
     def roles(self) -> dict[str, list[int]]:
         """The processes of the session, by the name of the role that they belong to."""

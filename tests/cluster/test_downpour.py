@@ -112,7 +112,7 @@ def test_replicas_are_added_and_removed_while_it_runs(make_trainer, tmp_path: Pa
         if command:
             answers.append(sessions[0].command({"command": command, "count": 1}))
         if view.epoch == 2:
-            wait_until(lambda: len(sessions[0]._coordinator.replicas) == 2, what="it joined")
+            wait_until(lambda: len(sessions[0]._crew.places) == 2, what="it joined")
 
     class Changing(mh.Callback):
         def on_epoch_end(self, view: mh.RunView) -> None:

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from manyhands.parameter_server.reports import ServerReport
-from manyhands.strategies.coordinator import Coordinator
+from manyhands.strategies.replica_crew import ReplicaCrew
+from manyhands.strategies.server_crew import ServerCrew
 from manyhands.telemetry.events import ClusterProgress, ReplicaSpeed
 
 
@@ -26,8 +27,11 @@ class _Seen:
 class ClusterReport:
     """Makes an event of the counters every `every_s`; rates are those since the one before."""
 
-    def __init__(self, coordinator: Coordinator, *, every_s: float, lanes: int) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self, crew: ReplicaCrew, servers: ServerCrew, *, every_s: float, lanes: int
+    ) -> None:
+        self._crew = crew
+        self._servers = servers
         self._every_s = every_s
         self._lanes = lanes
         self._seen = _Seen(time.monotonic())
@@ -40,8 +44,8 @@ class ClusterReport:
         """The figures since the last call."""
         before, now = self._seen, time.monotonic()
         seconds = max(now - before.at, 1e-9)
-        traffic, servers = self._coordinator.traffic(), self._coordinator.server_reports
-        places = [place for place in self._coordinator.replicas if place.ready]
+        traffic, servers = self._crew.traffic(), self._servers.reports
+        places = [place for place in self._crew.places if place.ready]
         staleness = _added([list(report.staleness) for report in servers])
         self._seen = _Seen(
             now,

@@ -27,12 +27,15 @@ from manyhands.replica.shared_weights import trainable
 from manyhands.strategies import update_forms
 from manyhands.strategies.cluster import Cluster, ClusterPlan
 from manyhands.strategies.cluster_report import ClusterReport
-from manyhands.strategies.coordinator import Coordinator, DivergedReplica
+from manyhands.strategies.coordinator import Coordinator
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.downpour_replica import ReplicaSettings
 from manyhands.strategies.leases import LeaseDesk
 from manyhands.strategies.native_form import counted, form_in_words, planned
+from manyhands.strategies.notices import Notices
 from manyhands.strategies.pieces import piece_samples, pieces_per_epoch
+from manyhands.strategies.replica_crew import DivergedReplica, ReplicaCrew
+from manyhands.strategies.server_crew import ServerCrew
 from manyhands.strategies.snapshots import MovingAverage, Snapshots
 from manyhands.strategies.strategy import (
     EpochSummary,
@@ -65,7 +68,14 @@ class DownpourSession(Session):
         self._server_rule = self._rule_of_servers()
         plan, reason = self._plan_or_reason()
         self._cluster = Cluster(self._job, self._cluster_plan(plan))
-        self._coordinator: Coordinator | None = None
+        self._notices = Notices()
+        self._desk = self._make_desk()
+        self._crew = ReplicaCrew(self._desk, self._cluster.start_replica, self._notices)
+        self._servers = ServerCrew(self._cluster, self._notices)
+        self._coordinator = Coordinator(self._notices, [self._crew, self._servers])
+        self._report = ClusterReport(
+            self._crew, self._servers, every_s=_REPORT_EVERY_S, lanes=self._lanes
+        )
         self._average: MovingAverage | None = None
         self._averaged: dict[str, torch.Tensor] | None = None
         self._steps_before = 0
@@ -80,63 +90,56 @@ class DownpourSession(Session):
     # --- an epoch
 
     def train_epoch(self, epoch: int) -> EpochSummary:
-        coordinator = self._running()
+        self._begin()
         self._open(epoch)
-        while not coordinator.is_over(epoch):
-            with coordinator.changed:
-                coordinator.changed.wait(_LOOK_EVERY_S)
+        while not self._crew.is_over(epoch):
+            with self._notices.changed:
+                self._notices.changed.wait(_LOOK_EVERY_S)
             self._look(epoch)
         seconds = self._seconds(epoch)
         if epoch + 1 < self._job.epochs:
             self._open(epoch + 1)  # replicas go on while this one is validated
-            coordinator.flush(_LAST_WORDS_WITHIN_S)
-        elif not coordinator.flush(_FLUSH_WITHIN_S):
+            self._crew.flush(_LAST_WORDS_WITHIN_S)
+        elif not self._crew.flush(_FLUSH_WITHIN_S):
             late = "Some replicas did not push all they trained in time; the weights lack that."
             self._job.emit(Note(message=late, warning=True))
         self._look(epoch)
         self._take_snapshot()
         return self._summary(epoch, seconds)
 
-    def _running(self) -> Coordinator:
-        """The coordinator, its replicas started with the first epoch."""
-        assert self._coordinator is not None
+    def _begin(self) -> None:
+        """Start the replicas, with the first epoch."""
         if not self._coordinator.is_alive():
             if self._average is not None:
                 self._average.start()
             self._coordinator.start()
-            self._coordinator.add_replicas(self._strategy.replicas)
-        return self._coordinator
+            self._crew.add(self._strategy.replicas)
 
     def _open(self, epoch: int) -> None:
-        assert self._coordinator is not None
         self._opened.setdefault(epoch, time.monotonic())
-        self._coordinator.open(epoch)
+        self._crew.open(epoch)
 
     def _look(self, epoch: int) -> None:
         """Raise what ends the run, and tell what happened."""
-        coordinator = self._coordinator
-        assert coordinator is not None
         try:
-            coordinator.check()
+            self._notices.check()
         except DivergedReplica as error:
             raise self._divergence(error) from None
-        for event in coordinator.take_events():
+        for event in self._notices.take():
             self._job.emit(event)
         self._show(epoch)
 
     def _seconds(self, epoch: int) -> float:
         """How long an epoch has been open to a replica that could train on it."""
-        assert self._coordinator is not None
-        began = max(self._opened[epoch], self._coordinator.began)
-        return max(time.monotonic() - began, 1e-9)
+        now = time.monotonic()
+        return max(now - max(self._opened[epoch], self._crew.began or now), 1e-9)
 
     def _take_snapshot(self) -> None:
-        assert self._coordinator is not None
         with self._explained():
             self._snapshots.into(self._job.model)
         buffers = dict(self._job.model.named_buffers())
         with torch.no_grad():
-            for name, tensor in self._coordinator.buffers().items():
+            for name, tensor in self._crew.buffers().items():
                 if name in buffers:  # one that forward makes up has no place here
                     buffers[name].data = tensor.clone()
         if self._average is not None:
@@ -147,15 +150,14 @@ class DownpourSession(Session):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What the driver asks of a server that is gone fails; the coordinator knows why."""
+        """What the driver asks of a server that is gone fails; the coordinator hears why."""
         try:
             yield
         except ServerUnavailable:
-            coordinator = self._coordinator
-            assert coordinator is not None
-            with coordinator.changed:
-                coordinator.changed.wait_for(lambda: coordinator.has_failed, _EXPLAIN_WITHIN_S)
-            coordinator.check()
+            notices = self._notices
+            with notices.changed:
+                notices.changed.wait_for(lambda: notices.has_failed, _EXPLAIN_WITHIN_S)
+            notices.check()
             raise
 
     # --- what a checkpoint holds
@@ -200,8 +202,7 @@ class DownpourSession(Session):
 
     def command(self, request: dict[str, Any]) -> dict[str, Any]:
         """Show, add or remove replicas while the run goes on."""
-        coordinator = self._coordinator
-        if coordinator is None or not coordinator.is_alive():
+        if not self._coordinator.is_alive():
             return {"ok": False, "message": "The run has not begun to train yet."}
         name, count = request.get("command"), request.get("count", 0)
         if name not in ("replicas", "add", "remove"):
@@ -210,22 +211,21 @@ class DownpourSession(Session):
             return {"ok": False, "message": f"count is {count!r}; expected 1 to 64."}
         message = ""
         if name == "add":
-            coordinator.add_replicas(count)
+            self._crew.add(count)
             message = f"{counted(count, 'replica')} will join."
         elif name == "remove":
-            gone = coordinator.remove_replicas(count)
+            gone = self._crew.remove(count)
             message = f"{counted(len(gone), 'replica')} will leave; one always stays."
         return {"ok": True, "message": message, "replicas": self._replica_table()}
 
     def _replica_table(self) -> list[dict[str, Any]]:
-        assert self._coordinator is not None
         return [
             {
                 "replica": place.number,
                 "pid": place.role.pid,
                 "samples_per_s": place.samples_per_s,
             }
-            for place in self._coordinator.replicas
+            for place in self._crew.places
         ]
 
     # --- set-up and end
@@ -233,33 +233,33 @@ class DownpourSession(Session):
     def close(self) -> None:
         with ExitStack() as ending:  # each in turn, whatever another Ctrl-C interrupts
             ending.callback(self._cluster.close)
-            if self._coordinator is not None:
-                ending.callback(self._coordinator.close)
+            ending.callback(self._crew.close)
+            ending.callback(self._coordinator.close)
             if self._average is not None:
                 ending.callback(self._average.close)
 
     def _set_up(self) -> None:
-        job, strategy = self._job, self._strategy
         line = self._cluster.start()
         assert self._cluster.client is not None
         self._layout = self._cluster.layout
         self._snapshots = Snapshots(self._cluster.client, self._layout)
+        if self._job.ema is not None:
+            self._average = MovingAverage(
+                self._job.ema, self._snapshots, line, self._steps, self._notices.fail
+            )
+            self._averaged = {n: v.clone() for n, v in self._layout.views(line).items()}
+
+    def _make_desk(self) -> LeaseDesk:
+        job, strategy = self._job, self._strategy
         pieces = pieces_per_epoch(job)
         pushes_per_piece = max(1, piece_samples(job) // job.batch_size // strategy.push_every)
         bound = strategy.max_staleness // pushes_per_piece
-        self._desk = LeaseDesk(
+        return LeaseDesk(
             pieces,
             share=strategy.epoch_share,
             warm_pieces=math.ceil(strategy.warm_start * pieces),
             bound=bound if strategy.staleness == "bound" else None,
         )
-        self._coordinator = Coordinator(self._desk, self._cluster)
-        self._report = ClusterReport(self._coordinator, every_s=_REPORT_EVERY_S, lanes=self._lanes)
-        if job.ema is not None:
-            self._average = MovingAverage(
-                job.ema, self._snapshots, line, self._steps, self._coordinator.fail
-            )
-            self._averaged = {n: v.clone() for n, v in self._layout.views(line).items()}
 
     def _cluster_plan(self, plan: PlanDescription | None) -> ClusterPlan:
         job, strategy = self._whole, self._strategy
@@ -349,8 +349,7 @@ class DownpourSession(Session):
             self._job.emit(Note(message=message))
 
     def _show(self, epoch: int) -> None:
-        assert self._coordinator is not None
-        job, account = self._job, self._coordinator.account(epoch)
+        job, account = self._job, self._crew.account(epoch)
         if not account.samples:
             return
         seconds = self._seconds(epoch)
@@ -370,8 +369,7 @@ class DownpourSession(Session):
             job.emit(self._report.take(epoch, seen))
 
     def _summary(self, epoch: int, seconds: float) -> EpochSummary:
-        assert self._coordinator is not None
-        account = self._coordinator.account(epoch)
+        account = self._crew.account(epoch)
         step = (epoch + 1) * self._job.batches_per_epoch
         return EpochSummary(
             samples=account.samples,
@@ -388,8 +386,7 @@ class DownpourSession(Session):
 
     def _steps(self) -> int:
         """Steps of all replicas, those before a resume included."""
-        assert self._coordinator is not None
-        return self._steps_before + self._coordinator.samples // self._job.batch_size
+        return self._steps_before + self._crew.samples // self._job.batch_size
 
     def _divergence(self, error: DivergedReplica) -> TrainingDiverged:
         job, message, size = self._job, error.message, self._job.batch_size

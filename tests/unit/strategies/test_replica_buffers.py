@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from manyhands.strategies.coordinator import merged_buffers
+from manyhands.strategies.replica_buffers import merged_buffers
 
 
 def test_statistics_are_averaged_by_samples_and_counters_take_the_largest() -> None:
