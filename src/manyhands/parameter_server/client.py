@@ -68,6 +68,7 @@ class ParameterClient:
         self.client_id = secrets.randbits(63) if client_id is None else client_id
         self.routes = StaticRoutes(shard_map, where) if isinstance(where, Sequence) else where
         self._stopping = threading.Event()
+        self._retry_s = retry_s
         dialling = Dialling(
             token=token,
             client=self.client_id,
@@ -81,12 +82,12 @@ class ParameterClient:
         )
         compression = Compression(encoding, pull_encoding, keep)
         self.servers = [
-            self._group(home, dialling, compression, retry_s) for home in range(shard_map.servers)
+            self._group(home, dialling, compression) for home in range(shard_map.servers)
         ]
 
     def start(self) -> None:
         """Connect to every lane of every server."""
-        self.routes.start()
+        self.routes.start(self._stopping, self._retry_s)
         for server in self.servers:
             server.connect()
 
@@ -148,16 +149,14 @@ class ParameterClient:
     ) -> None:
         self.close()
 
-    def _group(
-        self, home: int, dialling: Dialling, compression: Compression, retry_s: float
-    ) -> ServerLink:
+    def _group(self, home: int, dialling: Dialling, compression: Compression) -> ServerLink:
         shards = self.shard_map
         links = Links(shards, shards.chunks_of(home), dialling, self.routes)
         delivery = Delivery(
             shards,
             links,
             self.routes,
-            retry_s=retry_s,
+            retry_s=self._retry_s,
             stopping=self._stopping,
             name=f"server{home}-lane",
         )

@@ -7,14 +7,25 @@ waits at its end until there is one (Adam, section 3.3.2: clients learn from the
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from manyhands.errors import ConfigError
+from manyhands.errors import ConfigError, ManyhandsError, ProtocolError, ServerUnavailable
+from manyhands.parameter_server.placement import Placement
 from manyhands.parameter_server.shard_map import ShardMap
+from manyhands.transport.calls import Caller
+from manyhands.transport.certificates import Credentials
 from manyhands.transport.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 1.0  # the controller keeps a question so long when there is nothing new
+_GRACE_S = 2.0
+_PAUSE_S = 0.1  # between questions to a controller that is away
 
 
 class Target(NamedTuple):
@@ -44,6 +55,22 @@ class RouteTable:
         return self.routes.get(bucket)
 
 
+def table_of(placement: Placement) -> RouteTable:
+    """The routes that a placement means for clients."""
+    targets = {
+        server: Target(server, member.incarnation, member.endpoint)
+        for server, member in placement.members.items()
+    }
+    return RouteTable(
+        placement.version,
+        {
+            bucket: Route(targets[place.primary], place.lease)
+            for bucket, place in placement.buckets.items()
+            if place.primary is not None and place.primary in targets
+        },
+    )
+
+
 Listener = Callable[[RouteTable], None]
 
 
@@ -68,8 +95,8 @@ class Routes(Protocol):
         """Call this with every new table, once it is `table`."""
         ...
 
-    def start(self) -> None:
-        """Have a table, waiting for the first."""
+    def start(self, stopping: threading.Event, within_s: float) -> None:
+        """Have a table, waiting for the first; ServerUnavailable if none comes in time."""
         ...
 
     def close(self) -> None:
@@ -103,7 +130,7 @@ class StaticRoutes:
     def listen(self, listener: Listener) -> None:
         """There is nothing to hear."""
 
-    def start(self) -> None:
+    def start(self, stopping: threading.Event, within_s: float) -> None:
         """Everything is known already."""
 
     def close(self) -> None:
@@ -143,3 +170,75 @@ class ChangingRoutes:
     def listen(self, listener: Listener) -> None:
         with self._changed:
             self._listeners.append(listener)
+
+
+class ControllerRoutes(ChangingRoutes):
+    """The placement that the controller published last, asked for by a thread.
+
+    While the controller is away the last table stays: servers serve without it. Started and closed
+    by the client that it is given to.
+    """
+
+    def __init__(
+        self,
+        controller: Endpoint,
+        *,
+        token: str,
+        credentials: Credentials | None = None,
+        purpose: str = "",
+    ) -> None:
+        super().__init__()
+        self.placement: Placement | None = None
+        self._caller = Caller(controller, token=token, credentials=credentials, purpose=purpose)
+        self._closed = threading.Event()
+        self._error: ManyhandsError | None = None  # of the last question
+        self._thread = threading.Thread(target=self._ask_always, name="routes", daemon=True)
+
+    def start(self, stopping: threading.Event, within_s: float) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        deadline = time.monotonic() + within_s
+        while not self.wait_newer(-1, _PAUSE_S):
+            error = self._error
+            if isinstance(error, (ConfigError, ProtocolError)):
+                raise error  # we are not let in: asking again will not help
+            if stopping.is_set() or time.monotonic() >= deadline:
+                raise self._unavailable(within_s, error)
+
+    def close(self) -> None:
+        """End the thread; may be called twice, not by a listener."""
+        self._closed.set()
+        self._caller.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _ask_always(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._ask()
+                self._error = None
+            except ManyhandsError as error:
+                if self._error is None and not self._closed.is_set():
+                    logger.info("The controller does not answer: %s", error)
+                self._error = error
+                self._closed.wait(_PAUSE_S)
+
+    def _ask(self) -> None:
+        answer = self._caller.call(
+            "placement", _POLL_S + _GRACE_S, after=self.table.version, wait_s=_POLL_S
+        )
+        if not isinstance(answer, dict) or "placement" not in answer:
+            raise ProtocolError("The controller did not answer with a placement.")
+        if answer["placement"] is None:
+            return
+        placement = Placement.from_json(answer["placement"])
+        if placement.version > self.table.version:
+            self.placement = placement
+            self.replace(table_of(placement))
+
+    def _unavailable(self, within_s: float, error: ManyhandsError | None) -> ServerUnavailable:
+        return ServerUnavailable(
+            f"The controller at {self._caller.endpoint} has not said within {within_s:g} s where "
+            f"the servers are: see whether its process and theirs run. "
+            f"{error or 'It answers, and has placed nothing yet.'}"
+        )
