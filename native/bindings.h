@@ -11,5 +11,6 @@ void bind_client(nanobind::module_& m);
 void bind_server(nanobind::module_& m);
 void bind_codec(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
+void bind_checksum(nanobind::module_& m);
 
 }  // namespace mh

@@ -47,4 +47,5 @@ NB_MODULE(_native, m) {
   mh::bind_server(m);
   mh::bind_codec(m);
   mh::bind_flat(m);
+  mh::bind_checksum(m);
 }

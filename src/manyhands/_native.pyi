@@ -36,6 +36,9 @@ def flush_denormals() -> None:
 def keep_freed_memory() -> None:
     """Let the process reuse large freed buffers instead of unmapping them (glibc only)."""
 
+def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+    """CRC-32C of the bytes, going on from that of what came before them."""
+
 def fetch_add(counters: _Integers, index: int, amount: int) -> int:
     """Add to one counter, atomically across processes; returns the value before."""
 

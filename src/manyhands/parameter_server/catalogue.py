@@ -20,23 +20,26 @@ Position = tuple[int, int, int]  # era, lease, version
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record and the segment that it lies in."""
+    """A record and the segment that it lies in.
+
+    `age` is a total order: of two equal copies the one in the segment with the later name counts.
+    """
 
     segment: Segment
     record: Record
+    age: tuple[int, int, int, str]
 
     @property
     def position(self) -> Position:
-        return self.segment.era, self.record.lease, self.record.version
-
-    @property
-    def age(self) -> tuple[Position, str]:
-        """A total order: of two equal copies the one with the later name counts."""
-        return self.position, self.segment.path.name
+        return self.age[:3]
 
 
 def records_of(segments: Iterable[Segment]) -> list[Found]:
-    return [Found(segment, record) for segment in segments for record in segment.records]
+    return [
+        Found(segment, record, (segment.era, record.lease, record.version, segment.path.name))
+        for segment in segments
+        for record in segment.records
+    ]
 
 
 def live(found: Iterable[Found]) -> list[Found]:

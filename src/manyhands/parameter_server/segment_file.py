@@ -17,12 +17,12 @@ import math
 import os
 import struct
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from manyhands import kernels
 from manyhands.errors import CheckpointError
 from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, read_header
 
@@ -37,8 +37,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 def checksum(data: Buffer, before: int = 0) -> int:
-    """CRC-32 of the data, going on from that of what came before it."""
-    return zlib.crc32(data, before)
+    """CRC-32C of the data, going on from that of what came before it."""
+    return kernels.crc32c(data, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ class Cut:
     def parameter_floats(self) -> int:
         """Of the whole parameter."""
         return math.prod(self.shape)
+
+    def __hash__(self) -> int:
+        return hash((self.parameter, self.first_row))  # enough to tell, and asked for often
 
     def __str__(self) -> str:
         return f"'{self.parameter}', floats {self.start} to {self.start + self.floats - 1}"

@@ -55,13 +55,16 @@ class Store:
         False when records that counted have vanished: somebody removed them, or the directory.
         """
         self.directory.mkdir(exist_ok=True)
-        names = set(segment_names(self.directory))
+        names = set(segment_names(self.directory)) - self._unreadable
+        if names == self._segments.keys():
+            return True
         for name in self._segments.keys() - names:
             del self._segments[name]
-        for name in names - self._segments.keys() - self._unreadable:
+        for name in names - self._segments.keys():
             self._read(name)
         before = self._newest
-        self._note_newest()
+        counting = live(records_of(self._segments.values()))
+        self._newest = {one.record.cut: one.position for one in counting}
         return all(self.position(cut) >= position for cut, position in before.items())
 
     def position(self, cut: Cut) -> Position:
@@ -81,8 +84,7 @@ class Store:
         try:
             yield writer
             if len(writer):
-                self._segments[name] = writer.finish()
-                self._note_newest()
+                self._add(writer.finish())
         finally:
             writer.discard()
 
@@ -107,9 +109,11 @@ class Store:
             self._unreadable.add(name)
             logger.warning("%s It is left as it is; what it held is written again.", error)
 
-    def _note_newest(self) -> None:
-        counting = live(records_of(self._segments.values()))
-        self._newest = {one.record.cut: one.position for one in counting}
+    def _add(self, segment: Segment) -> None:
+        self._segments[segment.path.name] = segment
+        for one in records_of([segment]):
+            cut = one.record.cut
+            self._newest[cut] = max(one.position, self.position(cut))
 
 
 def cut_of(chunk: Chunk, shard_map: ShardMap, rules: Sequence[RuleSpec]) -> Cut:
