@@ -7,6 +7,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -22,6 +23,8 @@ using wire::Outcome;
 constexpr std::size_t kLongestSentence = 65536;
 // Encoded payloads are prepared so many bytes at a time, to be sent while they are in cache.
 constexpr std::size_t kEncodedAtOnce = 256 * 1024;
+// Asking costs as much as copying a small chunk does.
+constexpr std::chrono::milliseconds kAliveFor{1};
 
 void prepare_socket(int fd, double longest_wait_s) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
@@ -44,12 +47,15 @@ void Exchange::hang_up() { ::shutdown(fd_, SHUT_RDWR); }
 
 void Exchange::require_alive() {
   if (broken_) throw ConnectionLost("This link was lost or closed before; make a new one.");
+  const auto now = Patience::Clock::now();
+  if (now - seen_alive_ < kAliveFor) return;
   refused_.reset();
   window_.begin(0);
   char byte;
   const wire::Moved seen = wire::moved(::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT));
   if (seen.outcome == Outcome::kClosed) lose("closed by the server");
   if (seen.outcome == Outcome::kBroken) lose(std::strerror(seen.error));
+  seen_alive_ = now;
 }
 
 void Exchange::run(Errand& errand) {

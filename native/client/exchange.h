@@ -31,7 +31,8 @@ class Exchange {
   // check for signals throws at once; then no run will succeed any more.
   void run(Errand& errand);
 
-  // Throws ConnectionLost if the server or we have hung up; for calls that send nothing.
+  // Throws ConnectionLost if the server or we have hung up, a millisecond later at most; for calls
+  // that send nothing.
   void require_alive();
 
   // A run in another thread ends with ConnectionLost.
@@ -62,6 +63,7 @@ class Exchange {
   Inbox inbox_;
   bool broken_ = false;
   int send_error_ = 0;
+  Patience::Clock::time_point seen_alive_{};
 
   bool in_reply_ = false;  // its header was taken, its payload is not complete
   wire::Header reply_;
