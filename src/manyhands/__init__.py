@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyhands import data, errors, optim
     from manyhands.callbacks import Callback, EarlyStopping, RunView
-    from manyhands.strategies import EMA, Downpour, Hogwild, Strategy, Synchronous
+    from manyhands.strategies import EMA, Downpour, FaultPlan, Hogwild, Strategy, Synchronous
     from manyhands.trainer import Result, Trainer
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Callback",
     "Downpour",
     "EarlyStopping",
+    "FaultPlan",
     "Hogwild",
     "Result",
     "RunView",
@@ -33,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     "callbacks": ("Callback", "EarlyStopping", "RunView"),
-    "strategies": ("EMA", "Downpour", "Hogwild", "Strategy", "Synchronous"),
+    "strategies": ("EMA", "Downpour", "FaultPlan", "Hogwild", "Strategy", "Synchronous"),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

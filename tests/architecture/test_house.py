@@ -21,6 +21,7 @@ def test_the_public_names():
         "Downpour",
         "EMA",
         "EarlyStopping",
+        "FaultPlan",
         "Hogwild",
         "Result",
         "RunView",

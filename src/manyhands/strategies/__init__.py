@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from manyhands.strategies.downpour import Downpour
+from manyhands.strategies.faults import FaultPlan
 from manyhands.strategies.hogwild import Hogwild
 from manyhands.strategies.strategy import EMA, Strategy
 from manyhands.strategies.synchronous import Synchronous
@@ -13,4 +14,4 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     Downpour.name: Downpour,
 }
 
-__all__ = ["EMA", "STRATEGIES", "Downpour", "Hogwild", "Strategy", "Synchronous"]
+__all__ = ["EMA", "STRATEGIES", "Downpour", "FaultPlan", "Hogwild", "Strategy", "Synchronous"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from manyhands.telemetry.events import ClusterProgress, ReplicaJoined, ReplicaLost
+from manyhands.telemetry.events import ClusterProgress
 from manyhands.telemetry.wording import counted, speed
 
 _GAP = "  "
@@ -64,17 +64,3 @@ def size(size_bytes: float) -> str:
         size_bytes /= 1000
     digits = 1 if size_bytes < 9.95 and unit != "B" else 0
     return f"{size_bytes:.{digits}f} {unit}"
-
-
-def replica_joined(event: ReplicaJoined) -> str:
-    return f"replica {event.replica} (process {event.pid}) joined"
-
-
-def replica_lost(event: ReplicaLost) -> str:
-    back = f"; {counted(event.returned, 'piece')} of its work given back" if event.returned else ""
-    after = (
-        "nobody takes its place"
-        if event.replaced_by is None
-        else f"process {event.replaced_by} takes its place"
-    )
-    return f"replica {event.replica} (process {event.pid}) is lost: {event.reason}{back}; {after}"

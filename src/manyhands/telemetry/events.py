@@ -122,6 +122,74 @@ class ReplicaLost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ServerJoined:
+    """A parameter server takes part that was not there when the run began; it is empty at first."""
+
+    server: int
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerLost:
+    """A parameter server is gone. Unless it `restarts`, nobody takes its place."""
+
+    server: int
+    pid: int
+    reason: str
+    restarts: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrimaryMoved:
+    """Buckets that `server` served are served by others."""
+
+    server: int
+    buckets: int
+    by: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopiesRestored:
+    """Every bucket has all its copies again, so many seconds after the first one was missed."""
+
+    copies: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreRestored:
+    """Every copy of some buckets was lost; `servers` read them back from the durable store.
+
+    What was learned since they were last written there, which is done every `write_back_s`, is
+    lost.
+    """
+
+    buckets: int
+    servers: tuple[int, ...]
+    write_back_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerReplaced:
+    """A controller died; `replaced_by` is the process that took its place."""
+
+    pid: int
+    reason: str
+    replaced_by: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultInjected:
+    """A FaultPlan did something: `action` is kill, pause, cut, or the end of one of the latter."""
+
+    action: str
+    targets: tuple[str, ...]
+    pids: tuple[int, ...]
+    push: int
+    for_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointWritten:
     """A checkpoint is complete on disk."""
 
@@ -156,6 +224,13 @@ Event = (
     | WorkerLost
     | ReplicaJoined
     | ReplicaLost
+    | ServerJoined
+    | ServerLost
+    | PrimaryMoved
+    | CopiesRestored
+    | StoreRestored
+    | ControllerReplaced
+    | FaultInjected
     | CheckpointWritten
     | Note
     | RunEnded

@@ -14,15 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.telemetry import cluster_wording, wording
+from manyhands.telemetry import cluster_wording, incident_wording, wording
 from manyhands.telemetry.events import (
     ClusterProgress,
     EpochEnded,
     Event,
     Note,
     Progress,
-    ReplicaJoined,
-    ReplicaLost,
     RunEnded,
     RunStarted,
     WorkerLost,
@@ -69,10 +67,8 @@ class LiveDisplay:
             self._print(event.message, "yellow" if event.warning else "dim")
         elif isinstance(event, WorkerLost):
             self._print(wording.worker_lost(event), "yellow")
-        elif isinstance(event, ReplicaJoined):
-            self._print(cluster_wording.replica_joined(event), "dim")
-        elif isinstance(event, ReplicaLost):
-            self._print(cluster_wording.replica_lost(event), "yellow")
+        elif incident := incident_wording.line(event):
+            self._print(incident.text, "yellow" if incident.warning else "dim")
         elif isinstance(event, RunEnded):
             self.close()
             self._print(wording.end(event), "red" if event.reason == "failed" else "bold")

@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from manyhands.telemetry import cluster_wording, wording
+from manyhands.telemetry import cluster_wording, incident_wording, wording
 from manyhands.telemetry.events import (
     ClusterProgress,
     EpochEnded,
     Event,
     Note,
     Progress,
-    ReplicaJoined,
-    ReplicaLost,
     RunEnded,
     RunStarted,
     WorkerLost,
@@ -57,10 +55,8 @@ class PlainLines:
             self._line(f"warning: {event.message}" if event.warning else event.message)
         elif isinstance(event, WorkerLost):
             self._line(f"warning: {wording.worker_lost(event)}")
-        elif isinstance(event, ReplicaJoined):
-            self._line(cluster_wording.replica_joined(event))
-        elif isinstance(event, ReplicaLost):
-            self._line(f"warning: {cluster_wording.replica_lost(event)}")
+        elif incident := incident_wording.line(event):
+            self._line(f"warning: {incident.text}" if incident.warning else incident.text)
         elif isinstance(event, RunEnded):
             self._line(wording.end(event))
 
