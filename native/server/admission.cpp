@@ -4,6 +4,9 @@
 #include <cstring>
 
 #include "dispatch.h"
+#include "server/held_replies.h"
+#include "server/serving.h"
+#include "server/shipment.h"
 #include "wire/codec.h"
 
 namespace mh::server {
@@ -12,31 +15,71 @@ using wire::Encoding;
 using wire::Kind;
 using wire::Refusal;
 
-bool Admission::admit(Chunk& chunk, const Update& update, std::size_t ahead) {
+namespace {
+
+// An array that is set is no update of a client's unless it says so with a number.
+bool is_logged(const wire::Header& h) {
+  return static_cast<Kind>(h.kind) != Kind::kSet || h.sequence != 0;
+}
+
+}  // namespace
+
+bool Admission::admit(const Span& chunks, const Update& update, std::size_t ahead) {
   const wire::Header& h = update.frame->header;
-  if (update.frame->replay || chunk.log.applied(h.client, h.sequence)) {
-    context_.counters.replays.add();
-    acknowledge(chunk, update, chunk.version() + ahead);
-    return false;
+  if (is_replicated(h)) {
+    if (!in_step(chunks, update, ahead)) return false;
+  } else {
+    if (!serve_or_refuse(chunks, h, update.from->replies, update.reply)) return false;
+    if (is_logged(h) && take_replay(chunks, update, ahead)) return false;
   }
-  if (!sound(chunk, update)) return false;
-  chunk.log.note_applied(h.client, h.sequence);
+  if (!sound(*chunks.first, update)) return false;
+  if (!is_logged(h)) return true;
+  for (Chunk& chunk : chunks) chunk.log.note_applied(h.client, h.sequence);
   return true;
+}
+
+bool Admission::take_replay(const Span& chunks, const Update& update, std::size_t ahead) {
+  const wire::Header& h = update.frame->header;
+  for (const Chunk& chunk : chunks) {
+    if (!update.frame->replay && !chunk.log.applied(h.client, h.sequence)) return false;
+  }
+  context_.counters.replays.add();
+  acknowledge(chunks, update, ahead);
+  return true;
+}
+
+// A copy takes an update only where its primary applied it.
+bool Admission::in_step(const Span& chunks, const Update& update, std::size_t ahead) {
+  const wire::Header& h = update.frame->header;
+  const std::uint64_t version = chunks.first->version() + ahead;
+  const std::uint64_t place = ahead == 0 ? place_of(chunks) : h.lease;
+  if (h.seen == version && h.place == place) return true;
+  update.from->replies.refuse(update.reply, Refusal::kOutOfStep,
+                              "This copy of chunk " + std::to_string(h.chunk) +
+                                  " is at version " + std::to_string(version) +
+                                  "; the update is for version " + std::to_string(h.seen) +
+                                  " of the primary's.");
+  return false;
 }
 
 double Admission::rate(const Chunk& chunk, const Update& update, std::size_t ahead) {
   const wire::Header& h = update.frame->header;
+  if (is_replicated(h)) return h.rate;
   const std::uint64_t now = chunk.version() + ahead;
   const std::uint64_t staleness = now > h.seen ? now - h.seen : 0;
   context_.counters.staleness[std::min<std::uint64_t>(staleness, kStalenessBins - 1)].add();
   if (!context_.settings.scale_by_staleness || staleness < 2) return h.rate;
-  return h.rate / static_cast<double>(staleness);
+  const double scaled = h.rate / static_cast<double>(staleness);
+  // Copies get the rate in a header, as a float, and must come to the same numbers.
+  return context_.settings.replicated ? static_cast<float>(scaled) : scaled;
 }
 
-void Admission::acknowledge(Chunk& chunk, const Update& update, std::uint64_t version) {
-  update.from->replies.acknowledge(update.reply, version);
-  if (update.frame->header.flags & wire::kWantValues) {
-    update.from->replies.give_values(update.reply, chunk, 0, Encoding::kFloat32);
+void Admission::acknowledge(const Span& chunks, const Update& update, std::size_t ahead) {
+  const wire::Header& h = update.frame->header;
+  if (!is_replicated(h) && context_.held->hold(update, chunks, ahead)) return;
+  update.from->replies.acknowledge(update.reply, chunks.first->version() + ahead);
+  if (h.flags & wire::kWantValues) {
+    update.from->replies.give_values(update.reply, *chunks.first, 0, Encoding::kFloat32);
   }
 }
 
@@ -50,7 +93,9 @@ bool Admission::sound(const Chunk& chunk, const Update& update) {
     return false;
   }
   if (kind == Kind::kRows && !rows_exist(chunk, update)) return false;
-  if (!context_.settings.refuse_nonfinite || finite(chunk, f)) return true;
+  if (!context_.settings.refuse_nonfinite || is_replicated(f.header) || finite(chunk, f)) {
+    return true;
+  }
   update.from->replies.refuse(update.reply, Refusal::kNotFinite,
                               "The update for chunk " + std::to_string(f.header.chunk) +
                                   " has numbers that are not finite.");

@@ -1,7 +1,8 @@
 // Stage 3, first half: decides whether a waiting update is applied, and with which numbers.
 //
 // An update applies once: one whose sequence number the chunk has seen is only acknowledged. Its
-// staleness is how many updates the chunk took since the version that it was computed at.
+// staleness is how many updates the chunk took since the version that it was computed at. What a
+// primary sends to a copy was decided there: it applies at exactly one place in the chunk's history.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +16,19 @@ class Admission {
  public:
   explicit Admission(LaneContext& context) : context_(context) {}
 
-  // True if the update is to be applied; otherwise it was answered. `ahead` updates of its chunk
-  // were admitted before it and are not applied yet.
-  bool admit(Chunk& chunk, const Update& update, std::size_t ahead);
+  // True if the update is to be applied by those chunks that have not applied it before, and every
+  // one remembers it from now on; otherwise it was answered. `ahead` updates of the chunks were
+  // admitted before it and are not applied yet.
+  bool admit(const Span& chunks, const Update& update, std::size_t ahead);
   // The rate that an admitted update is applied with.
   double rate(const Chunk& chunk, const Update& update, std::size_t ahead);
-  // The answer to an update that was applied and left the chunk at this version.
-  void acknowledge(Chunk& chunk, const Update& update, std::uint64_t version);
-  // Whether the payload's contents may be used; if not, the update was refused.
-  bool sound(const Chunk& chunk, const Update& update);
+  // The answer to an update that these chunks have applied; at once, or when their copies have too.
+  void acknowledge(const Span& chunks, const Update& update, std::size_t ahead = 0);
 
  private:
+  bool take_replay(const Span& chunks, const Update& update, std::size_t ahead);
+  bool in_step(const Span& chunks, const Update& update, std::size_t ahead);
+  bool sound(const Chunk& chunk, const Update& update);
   bool finite(const Chunk& chunk, const Frame& frame) const;
   bool rows_exist(const Chunk& chunk, const Update& update);
 

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "dispatch.h"
+#include "server/replication.h"
+#include "server/serving.h"
 #include "wire/codec.h"
 
 namespace mh::server {
@@ -39,11 +41,13 @@ void update_range(const Chunk& chunk, const RuleStep& step, const float* grad, s
 
 void Applier::apply(Batcher& batcher) {
   for (const ChunkShape* shape : batcher.waiting()) {
-    Chunk& chunk = context_.store.at(*shape);
-    const std::vector<Update>& queue = batcher.queue(*shape);
-    for (std::size_t i = 0; i < queue.size();) i = apply_run(chunk, queue, i);
+    apply(context_.store.at(*shape), batcher.queue(*shape));
   }
   batcher.clear();
+}
+
+void Applier::apply(Chunk& chunk, const std::vector<Update>& queue) {
+  for (std::size_t i = 0; i < queue.size();) i = apply_run(chunk, queue, i);
 }
 
 std::size_t Applier::apply_run(Chunk& chunk, const std::vector<Update>& queue, std::size_t first) {
@@ -71,18 +75,18 @@ std::size_t Applier::apply_deltas(Chunk& chunk, const std::vector<Update>& queue
   std::size_t end = first;
   for (; end < queue.size() && is_whole_delta(queue[end]); ++end) {
     const std::size_t ahead = steps_.size();
-    if (!admission_.admit(chunk, queue[end], ahead)) continue;
+    if (!admission_.admit({&chunk, 1}, queue[end], ahead)) continue;
     const double rate = admission_.rate(chunk, queue[end], ahead);
     const auto number = static_cast<std::int64_t>(++chunk.begun);
     const RuleStep step = at_step(chunk.rule, rate, number, 1.0);
-    steps_.push_back({&queue[end], summing(step, queue[end].frame->header.steps)});
+    steps_.push_back({&queue[end], rate, summing(step, queue[end].frame->header.steps)});
   }
   const bool one_walk = steps_.size() == 1 && plain(*steps_[0].update->frame);
   const std::size_t floats = chunk.shape->floats(), block = one_walk ? floats : kBlockFloats;
   for (std::size_t i = 0; i < floats; i += block) {
     for (const Step& step : steps_) apply_block(chunk, step, i, std::min(block, floats - i));
   }
-  for (const Step& step : steps_) finish(chunk, *step.update);
+  for (const Step& step : steps_) finish(chunk, *step.update, step.rate);
   return end;
 }
 
@@ -103,8 +107,8 @@ void Applier::apply_block(Chunk& chunk, const Step& step, std::size_t first, std
 void Applier::apply_piece(Chunk& chunk, const Update& update) {
   const Frame& frame = *update.frame;
   const wire::Header& h = frame.header;
-  if (chunk.log.applied(h.client, h.sequence)) {
-    if (frame.last) admission_.admit(chunk, update, 0);
+  if (!serves(chunk, h) || chunk.log.applied(h.client, h.sequence)) {
+    if (frame.last) admission_.admit({&chunk, 1}, update, 0);
     return;
   }
   Partial* partial = chunk.log.partial(h.client, h.sequence);
@@ -122,13 +126,14 @@ void Applier::apply_piece(Chunk& chunk, const Update& update) {
     partial->floats = end;
   }
   if (!frame.last) return;
+  const double rate = partial->rate;
   chunk.log.note_applied(h.client, h.sequence);
-  finish(chunk, update);
+  finish(chunk, update, rate);
 }
 
 // Rows are taken in order, all with the same step: a row that is named twice is updated twice.
 void Applier::apply_rows(Chunk& chunk, const Update& update) {
-  if (!admission_.admit(chunk, update, 0)) return;
+  if (!admission_.admit({&chunk, 1}, update, 0)) return;
   const wire::Header& h = update.frame->header;
   const std::size_t width = chunk.shape->row_floats;
   const double rate = admission_.rate(chunk, update, 0);
@@ -144,21 +149,29 @@ void Applier::apply_rows(Chunk& chunk, const Update& update) {
     std::memcpy(row_grad.data(), grads + i * width * sizeof(float), width * sizeof(float));
     update_range(chunk, step, row_grad.floats(), row * width, width);
   }
-  finish(chunk, update);
+  finish(chunk, update, rate);
 }
 
 void Applier::set_array(Chunk& chunk, const Update& update) {
   const Frame& frame = *update.frame;
-  if (!admission_.sound(chunk, update)) return;
+  if (!admission_.admit({&chunk, 1}, update, 0)) return;
   std::memcpy(chunk.array(frame.header.count), frame.payload, frame.header.payload_bytes);
-  admission_.acknowledge(chunk, update, chunk.version());
+  count(chunk, update, frame.header.rate);
 }
 
-void Applier::finish(Chunk& chunk, const Update& update) {
-  chunk.advance();
+void Applier::finish(Chunk& chunk, const Update& update, double rate) {
   context_.counters.updates.add();
   context_.counters.pushed_bytes.add(update.frame->header.payload_bytes);
-  admission_.acknowledge(chunk, update, chunk.version());
+  count(chunk, update, rate);
+}
+
+// The chunk has the update: so must its copies.
+void Applier::count(Chunk& chunk, const Update& update, double rate) {
+  if (!chunk.copies.empty()) {
+    context_.replication->record(update.frame, {&chunk, 1}, static_cast<float>(rate));
+  }
+  chunk.advance();
+  admission_.acknowledge({&chunk, 1}, update);
 }
 
 }  // namespace mh::server

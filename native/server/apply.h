@@ -20,10 +20,13 @@ class Applier {
 
   // Applies everything that waits and prepares the replies; empties the batcher.
   void apply(Batcher& batcher);
+  // Applies the updates of one chunk.
+  void apply(Chunk& chunk, const std::vector<Update>& queue);
 
  private:
   struct Step {
     const Update* update;
+    double rate;
     RuleStep rule;
   };
 
@@ -35,7 +38,8 @@ class Applier {
   void apply_piece(Chunk& chunk, const Update& update);
   void apply_rows(Chunk& chunk, const Update& update);
   void set_array(Chunk& chunk, const Update& update);
-  void finish(Chunk& chunk, const Update& update);
+  void finish(Chunk& chunk, const Update& update, double rate);
+  void count(Chunk& chunk, const Update& update, double rate);
 
   LaneContext& context_;
   Admission admission_;

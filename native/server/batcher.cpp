@@ -1,5 +1,7 @@
 #include "server/batcher.h"
 
+#include "server/serving.h"
+
 namespace mh::server {
 
 using wire::Encoding;
@@ -10,15 +12,14 @@ void Batcher::add(Connection& from, const Frame& frame) {
   context_.counters.frames.add();
   const std::size_t reply = from.replies.add(frame.header);
   if (!frame.shape) return from.replies.refuse(reply, frame.refusal, frame.sentence);
-  const Chunk& chunk = context_.store.at(*frame.shape);
-  switch (static_cast<Kind>(frame.header.kind)) {
-    case Kind::kPull:
-      return from.replies.give_values(reply, chunk, 0, wire::encoding_of(frame.header.flags));
-    case Kind::kGet:
-      return from.replies.give_values(reply, chunk, frame.header.count, Encoding::kFloat32);
-    default:
-      return enqueue(from, frame, reply);
+  Chunk& chunk = context_.store.at(*frame.shape);
+  const auto kind = static_cast<Kind>(frame.header.kind);
+  if (kind != Kind::kPull && kind != Kind::kGet) return enqueue(from, frame, reply);
+  if (!serve_or_refuse({&chunk, 1}, frame.header, from.replies, reply)) return;
+  if (kind == Kind::kGet) {
+    return from.replies.give_values(reply, chunk, frame.header.count, Encoding::kFloat32);
   }
+  from.replies.give_values(reply, chunk, 0, wire::encoding_of(frame.header.flags));
 }
 
 void Batcher::enqueue(Connection& from, const Frame& frame, std::size_t reply) {

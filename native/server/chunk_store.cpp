@@ -8,10 +8,43 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kPage = 4096;
+static_assert(sizeof(SharedLine) <= kLine, "a version has a line of its own");
+static_assert(offsetof(SharedLine, lease) == 8, "clients look for the lease behind the version");
 
 std::size_t aligned(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
+
+void Chunk::stand_at(std::uint32_t last_lease, std::uint64_t version) {
+  __atomic_store_n(&line->last_lease, last_lease, __ATOMIC_RELAXED);
+  __atomic_store_n(&line->version, version, __ATOMIC_RELEASE);
+}
+
+void Chunk::become(Role next, std::uint32_t under_lease) {
+  if (role == Role::kNone && next != Role::kNone) begin();
+  if (role != Role::kNone && next == Role::kNone) forget();
+  role = next;
+  lease = under_lease;
+  __atomic_store_n(&line->lease, next == Role::kPrimary ? lease : 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&line->held, next == Role::kNone ? 0 : 1, __ATOMIC_RELEASE);
+}
+
+void Chunk::begin() {
+  // Fresh memory is zeros; it is touched by the first update.
+  if (used_) std::memset(weights, 0, shape->floats() * sizeof(float));
+  used_ = true;
+  for (const float value : state_starts) {
+    states.emplace_back(static_cast<Index>(shape->floats()));
+    std::fill_n(states.back().data(), shape->floats(), value);
+  }
+}
+
+void Chunk::forget() {
+  states.clear();
+  begun = 0;
+  log = SequenceLog();
+  stand_at(0, 0);
+}
 
 std::vector<Place> ChunkStore::places(const std::vector<ChunkShape>& chunks, std::size_t* bytes) {
   std::vector<Place> places;
@@ -27,17 +60,22 @@ std::vector<Place> ChunkStore::places(const std::vector<ChunkShape>& chunks, std
 }
 
 void ChunkStore::add(const ChunkShape& shape, const ChunkStart& start, const Place& place,
-                     std::uint8_t* memory) {
+                     std::uint8_t* memory, Role role) {
   auto* weights = reinterpret_cast<float*>(memory + place.weights);
-  auto* version = reinterpret_cast<std::uint64_t*>(memory + place.version);
+  auto* line = reinterpret_cast<SharedLine*>(memory + place.version);
+  Chunk& chunk = chunks_.emplace_back(shape, start.rule, start.states, weights, line);
+  if (role == Role::kNone) return;
   std::memset(weights, 0, shape.floats() * sizeof(float));
-  __atomic_store_n(version, 0, __ATOMIC_RELEASE);
-  Chunk chunk{&shape, start.rule, weights, version, {}, 0, {}};
-  for (const float value : start.states) {
-    chunk.states.emplace_back(static_cast<Index>(shape.floats()));
-    std::fill_n(chunk.states.back().data(), shape.floats(), value);
-  }
-  chunks_.push_back(std::move(chunk));
+  chunk.become(role, shape.lease);
+}
+
+bool ChunkStore::applied(const ChunkShape& shape, const wire::Header& update) const {
+  const bool factors = static_cast<wire::Kind>(update.kind) == wire::Kind::kFactors;
+  const std::size_t count = factors ? shape.span_chunks : 1;
+  const Chunk* const first = &chunks_[shape.slot];
+  return std::all_of(first, first + count, [&](const Chunk& chunk) {
+    return chunk.log.applied(update.client, update.sequence);
+  });
 }
 
 }  // namespace mh::server

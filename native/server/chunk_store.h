@@ -11,25 +11,71 @@
 
 #include "buffer.h"
 #include "rule_step.h"
+#include "server/copies.h"
 #include "server/layout.h"
 #include "server/sequence_log.h"
+#include "wire/frame.h"
 
 namespace mh::server {
 
+// The line before a chunk's weights. The lane writes it, other threads and processes read it.
+struct SharedLine {
+  std::uint64_t version;
+  std::uint32_t lease;       // under which this server is the chunk's primary; 0: it is not
+  std::uint32_t last_lease;  // under which the last update was applied
+  std::uint32_t held;        // 1: a copy of the chunk is here
+};
+
 struct Chunk {
+  Chunk(const ChunkShape& its_shape, const Rule& its_rule, const std::vector<float>& starts,
+        float* its_weights, SharedLine* its_line)
+      : shape(&its_shape),
+        rule(its_rule),
+        state_starts(starts),
+        weights(its_weights),
+        line(its_line) {}
+
   const ChunkShape* shape;
   Rule rule;
+  std::vector<float> state_starts;
   float* weights;
-  std::uint64_t* shared_version;
-  std::vector<Buffer> states;
+  SharedLine* line;
+  std::vector<Buffer> states;  // none while the chunk is not held
   std::uint64_t begun = 0;  // updates begun: a step's number, also when updates arrive in pieces
   SequenceLog log;
+  Role role = Role::kNone;
+  std::uint32_t lease = 0;  // the highest that is known
+  Copies copies;            // elsewhere, while this one is the primary
+  std::vector<Waiting> waiting;  // replies that are held back until the copies have a version
 
-  std::uint64_t version() const { return __atomic_load_n(shared_version, __ATOMIC_RELAXED); }
-  void advance() { __atomic_store_n(shared_version, version() + 1, __ATOMIC_RELEASE); }
+  std::uint64_t version() const { return __atomic_load_n(&line->version, __ATOMIC_RELAXED); }
+  std::uint32_t last_lease() const { return __atomic_load_n(&line->last_lease, __ATOMIC_RELAXED); }
+  // An update was applied under the lease that is known.
+  void advance() { stand_at(lease, version() + 1); }
+  void stand_at(std::uint32_t last_lease, std::uint64_t version);
+
+  // Takes a role under a lease. Without a copy so far it begins with zeros and the states' starts;
+  // without a role it has no copy.
+  void become(Role next, std::uint32_t under_lease);
+
   float* state(std::size_t i) const { return i < states.size() ? states[i].data() : nullptr; }
   // 0 the weights, then the rule's states.
   float* array(std::size_t i) const { return i == 0 ? weights : state(i - 1); }
+
+ private:
+  void begin();
+  void forget();
+
+  bool used_ = false;  // the weights may be other than zeros
+};
+
+// The chunks that an update is for, neighbours: those of a span for factors, else one.
+struct Span {
+  Chunk* first;
+  std::size_t count;
+
+  Chunk* begin() const { return first; }
+  Chunk* end() const { return first + count; }
 };
 
 // How a chunk begins, beside its shape.
@@ -49,14 +95,18 @@ class ChunkStore {
   static std::vector<Place> places(const std::vector<ChunkShape>& chunks, std::size_t* bytes);
 
   // Takes the lane's chunks in the order of their slots. Call it on the lane's thread: memory that
-  // a thread touches first is near it.
+  // a thread touches first is near it. Memory of a chunk that is not held is not touched.
   void add(const ChunkShape& shape, const ChunkStart& start, const Place& place,
-           std::uint8_t* memory);
+           std::uint8_t* memory, Role role);
 
   Chunk& at(const ChunkShape& shape) { return chunks_[shape.slot]; }
+  Chunk& at(std::size_t slot) { return chunks_[slot]; }
   // The chunks of the span that begins with this one.
-  Chunk* span(const ChunkShape& first) { return &chunks_[first.slot]; }
+  Span span(const ChunkShape& first) { return {&chunks_[first.slot], first.span_chunks}; }
+  // Whether the update was applied before, by every chunk that it is for.
+  bool applied(const ChunkShape& shape, const wire::Header& update) const;
   std::size_t size() const { return chunks_.size(); }
+  std::vector<Chunk>& all() { return chunks_; }
 
  private:
   std::vector<Chunk> chunks_;

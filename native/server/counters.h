@@ -27,6 +27,8 @@ constexpr std::size_t kRefusals = 12;       // numbers of wire::Refusal; 0 is no
 struct Counters {
   Counter updates, pushed_bytes, pulled_bytes, frames, replays, busy_ns, rounds, batched_max;
   Counter connections, waiting_bytes, blocked_replies;
+  Counter replicated_updates, replicated_bytes, snapshots_sent;
+  Counter held_replies;  // at the moment
   std::array<Counter, kRefusals> refused;
   std::array<Counter, kStalenessBins> staleness;
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "server/snapshot.h"
 #include "wire/codec.h"
 
 namespace mh::server {
@@ -12,7 +13,7 @@ using wire::Header;
 using wire::Kind;
 using wire::Refusal;
 
-constexpr std::uint8_t kKnownFlags = wire::kByReference | wire::kWantValues;
+constexpr std::uint8_t kKnownFlags = wire::kByReference | wire::kWantValues | wire::kReplicated;
 
 std::string text(std::uint64_t number) { return std::to_string(number); }
 
@@ -24,11 +25,17 @@ Verdict skip(Refusal refusal, std::string sentence) {
 }
 
 bool is_request(Kind kind) {
-  return is_update(kind) || kind == Kind::kPull || kind == Kind::kSet || kind == Kind::kGet;
+  return is_update(kind) || kind == Kind::kPull || kind == Kind::kSet || kind == Kind::kGet ||
+         kind == Kind::kAlign || kind == Kind::kSnapshot;
+}
+
+// A snapshot has the size that the layout says, however large, and only other servers may send it.
+bool is_bounded_otherwise(const Header& h, const Sender& sender) {
+  return static_cast<Kind>(h.kind) == Kind::kSnapshot && sender.peer >= 0;
 }
 
 // Is this a frame at all, and may its payload be read? After a No the stream can't be followed.
-Verdict check_frame(const Header& h, std::uint64_t max_payload_bytes) {
+Verdict check_frame(const Header& h, const Sender& sender, std::uint64_t max_payload_bytes) {
   if (h.magic != wire::kMagic) {
     return refuse(Action::kClose, Refusal::kMalformed, "The bytes received are no frame.");
   }
@@ -45,7 +52,7 @@ Verdict check_frame(const Header& h, std::uint64_t max_payload_bytes) {
     return refuse(Action::kClose, Refusal::kMalformed,
                   "The frame's flags " + text(h.flags) + " are unknown.");
   }
-  if (h.payload_bytes > max_payload_bytes) {
+  if (h.payload_bytes > max_payload_bytes && !is_bounded_otherwise(h, sender)) {
     return refuse(Action::kClose, Refusal::kTooLarge,
                   "The payload has " + text(h.payload_bytes) + " bytes; at most " +
                       text(max_payload_bytes) + " are taken.");
@@ -53,8 +60,23 @@ Verdict check_frame(const Header& h, std::uint64_t max_payload_bytes) {
   return {};
 }
 
+Verdict check_replicated(const Header& h) {
+  const auto kind = static_cast<Kind>(h.kind);
+  if (h.lease == 0 || by_reference(h) || kind == Kind::kPull || kind == Kind::kGet) {
+    return skip(Refusal::kNotAllowed,
+                "What copies are to take is an update, with its payload and under a lease.");
+  }
+  return {};
+}
+
 Verdict check_sender(const Header& h, const Sender& sender) {
   const auto kind = static_cast<Kind>(h.kind);
+  if (is_replicated(h) != (sender.peer >= 0)) {
+    return skip(Refusal::kNotAllowed, sender.peer >= 0
+                                          ? "A server sends others what their copies are to take."
+                                          : "Only a server may send what copies are to take.");
+  }
+  if (sender.peer >= 0) return check_replicated(h);
   if (h.client != sender.client) {
     return skip(Refusal::kNotAllowed, "The frame names client " + text(h.client) +
                                           "; this connection belongs to client " +
@@ -81,11 +103,6 @@ Verdict check_place(const Header& h, const ChunkShape* shape, const Sender& send
     return skip(Refusal::kWrongLane, "Chunk " + text(h.chunk) + " lives on lane " +
                                          text(shape->lane) + "; this connection leads to lane " +
                                          text(sender.lane) + ".");
-  }
-  if (h.lease != shape->lease) {
-    return skip(Refusal::kStaleLease, "Chunk " + text(h.chunk) + " is held under lease " +
-                                          text(shape->lease) + "; the frame names lease " +
-                                          text(h.lease) + ".");
   }
   return {};
 }
@@ -149,6 +166,15 @@ Verdict check_pull(const Header& h) {
   return expect_bytes(h, 0);
 }
 
+Verdict check_snapshot(const Header& h, const ChunkShape& shape) {
+  if (h.count > SequenceLog::kMaxClients) {
+    return skip(Refusal::kWrongSize, "A snapshot names " + text(h.count) +
+                                         " clients; at most " + text(SequenceLog::kMaxClients) +
+                                         " are known.");
+  }
+  return expect_bytes(h, snapshot_bytes(shape, h.count));
+}
+
 Verdict check_contents(const Header& h, const ChunkShape& shape) {
   const auto kind = static_cast<Kind>(h.kind);
   if (is_update(kind) && !std::isfinite(h.rate)) {
@@ -163,6 +189,10 @@ Verdict check_contents(const Header& h, const ChunkShape& shape) {
       return check_rows(h, shape);
     case Kind::kPull:
       return check_pull(h);
+    case Kind::kAlign:
+      return expect_bytes(h, 0);
+    case Kind::kSnapshot:
+      return check_snapshot(h, shape);
     default:
       return check_array(h, shape);
   }
@@ -172,7 +202,7 @@ Verdict check_contents(const Header& h, const ChunkShape& shape) {
 
 Verdict check(const Header& header, const Sender& sender, const Layout& layout,
               std::uint64_t max_payload_bytes) {
-  Verdict verdict = check_frame(header, max_payload_bytes);
+  Verdict verdict = check_frame(header, sender, max_payload_bytes);
   if (verdict.action != Action::kAccept) return verdict;
   verdict = check_sender(header, sender);
   if (verdict.action != Action::kAccept) return verdict;

@@ -22,6 +22,7 @@ struct Sender {
   std::uint32_t lane = 0;
   bool admin = false;
   std::uint64_t shared_bytes = 0;  // of the client's memory that payloads may lie in
+  int peer = -1;  // the number of a server that sends us what its chunks' copies here are to take
 };
 
 enum class Action {
@@ -46,6 +47,12 @@ inline bool is_update(wire::Kind kind) {
 }
 inline bool by_reference(const wire::Header& header) {
   return (header.flags & wire::kByReference) != 0;
+}
+// Whether a frame is from a chunk's primary to a copy of it.
+inline bool is_replicated(const wire::Header& header) {
+  const auto kind = static_cast<wire::Kind>(header.kind);
+  return (header.flags & wire::kReplicated) != 0 || kind == wire::Kind::kAlign ||
+         kind == wire::Kind::kSnapshot;
 }
 // How many bytes follow the header in the stream.
 inline std::size_t stream_bytes(const wire::Header& header) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dispatch.h"
+#include "server/replication.h"
 #include "wire/codec.h"
 
 namespace mh::server {
@@ -33,18 +34,27 @@ void decode(const Frame& frame, std::size_t numbers, std::size_t first, std::siz
   for (std::size_t i = 0; i < count; ++i) out[i] *= scale;
 }
 
+// The outer rule counts updates, so each goes through it by itself. A copy must come to the same
+// numbers as its primary: it gets, and applies, one update at a time.
+bool goes_alone(const Chunk& chunk, const wire::Header& header) {
+  return chunk.rule.kind == RuleKind::kOuter || is_replicated(header) || !chunk.copies.empty();
+}
+
 }  // namespace
 
 std::size_t Factors::apply(const ChunkShape& span, const std::vector<Update>& queue,
                            std::size_t first) {
-  Chunk& chunk = context_.store.at(span);
+  const Span chunks = context_.store.span(span);
   joined_ = Joined{};
   std::size_t end = first;
-  for (; end < queue.size() && fits(chunk, queue[end]); ++end) {
+  for (; end < queue.size() && fits(chunks, queue[end]); ++end) {
     const std::size_t ahead = joined_.updates.size();
-    if (!admission_.admit(chunk, queue[end], ahead)) continue;
+    const std::vector<bool> before = applied_before(chunks, queue[end]);
+    if (!admission_.admit(chunks, queue[end], ahead)) continue;
+    joined_.skipped = before;
+    joined_.alone = goes_alone(*chunks.first, queue[end].frame->header) || !before.empty();
     joined_.updates.push_back(&queue[end]);
-    joined_.rates.push_back(admission_.rate(chunk, queue[end], ahead));
+    joined_.rates.push_back(admission_.rate(*chunks.first, queue[end], ahead));
     joined_.samples += queue[end].frame->header.count;
     joined_.steps += queue[end].frame->header.steps;
   }
@@ -52,12 +62,22 @@ std::size_t Factors::apply(const ChunkShape& span, const std::vector<Update>& qu
   return end;
 }
 
-bool Factors::fits(const Chunk& chunk, const Update& next) const {
+bool Factors::fits(const Span& chunks, const Update& next) const {
   if (static_cast<Kind>(next.frame->header.kind) != Kind::kFactors) return false;
   if (joined_.updates.empty()) return true;
-  // The outer rule counts updates, so each goes through it by itself.
-  return chunk.rule.kind != RuleKind::kOuter &&
+  return !joined_.alone && applied_before(chunks, next).empty() &&
          joined_.samples + next.frame->header.count <= kJoinedSamples;
+}
+
+// Of an update that some of its chunks have from a snapshot and others have not: those who have it.
+std::vector<bool> Factors::applied_before(const Span& chunks, const Update& update) const {
+  const wire::Header& h = update.frame->header;
+  std::vector<bool> before;
+  if (is_replicated(h) || chunks.count == 1) return before;
+  for (const Chunk& chunk : chunks) before.push_back(chunk.log.applied(h.client, h.sequence));
+  const auto have = std::count(before.begin(), before.end(), true);
+  if (have == 0 || have == static_cast<std::ptrdiff_t>(chunks.count)) before.clear();
+  return before;
 }
 
 void Factors::apply_joined(const ChunkShape& span) {
@@ -66,13 +86,25 @@ void Factors::apply_joined(const ChunkShape& span) {
       [](double a, double b) { return std::fabs(a) < std::fabs(b); });
   Block block;
   multiply(span, operands(span, block));
-  Chunk* const chunks = context_.store.span(span);
   for (const Update* update : joined_.updates) {
-    for (std::size_t i = 0; i < span.span_chunks; ++i) chunks[i].advance();
     context_.counters.updates.add();
     context_.counters.pushed_bytes.add(update->frame->header.payload_bytes);
-    admission_.acknowledge(chunks[0], *update, chunks[0].version());
+    count(context_.store.span(span), *update, joined_.rate);
   }
+}
+
+// The chunks have the update: so must their copies.
+void Factors::count(const Span& chunks, const Update& update, double rate) {
+  const bool some = !joined_.skipped.empty(), copies = !chunks.first->copies.empty();
+  if (copies && !some) {
+    context_.replication->record(update.frame, chunks, static_cast<float>(rate));
+  }
+  for (std::size_t i = 0; i < chunks.count; ++i) {
+    if (some && joined_.skipped[i]) continue;
+    if (copies && some) context_.replication->record(nullptr, {chunks.first + i, 1}, 0.0f);
+    chunks.first[i].advance();
+  }
+  admission_.acknowledge(chunks, update);
 }
 
 // The payload itself where it can be, or a copy that joins several; rates that differ from the
@@ -108,9 +140,10 @@ void Factors::multiply(const ChunkShape& span, const Operands& operands) {
   const Block dy_block =
       context_.pool.take(bytes_of(static_cast<std::size_t>(k * kBlockRows)));
   table.pack_panels(k, in, operands.a, in, panels.floats());
-  Chunk* const chunks = context_.store.span(span);
-  for (std::size_t i = 0; i < span.span_chunks; ++i) {
-    Chunk& chunk = chunks[i];
+  const Span chunks = context_.store.span(span);
+  for (std::size_t i = 0; i < chunks.count; ++i) {
+    if (!joined_.skipped.empty() && joined_.skipped[i]) continue;
+    Chunk& chunk = chunks.first[i];
     chunk.begun += joined_.updates.size();
     const RuleStep step = summing(
         at_step(chunk.rule, joined_.rate, static_cast<std::int64_t>(chunk.begun), 1.0),

@@ -23,6 +23,8 @@ class Factors {
 
  private:
   struct Joined {
+    bool alone = false;         // nothing more may join
+    std::vector<bool> skipped;  // chunks that have applied it before; empty: none
     std::size_t samples = 0;
     std::uint32_t steps = 0;
     double rate = 0.0;
@@ -33,7 +35,9 @@ class Factors {
     const float *a, *d;
   };
 
-  bool fits(const Chunk& chunk, const Update& next) const;
+  bool fits(const Span& chunks, const Update& next) const;
+  std::vector<bool> applied_before(const Span& chunks, const Update& update) const;
+  void count(const Span& chunks, const Update& update, double rate);
   Operands operands(const ChunkShape& span, Block& block) const;
   void multiply(const ChunkShape& span, const Operands& operands);
   void apply_joined(const ChunkShape& span);

@@ -10,14 +10,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <future>
 #include <new>
 #include <stdexcept>
 #include <string>
 
+#include "server/clock.h"
 #include "server/numa.h"
+#include "server/snapshot.h"
 #include "system.h"
 
 namespace mh::server {
@@ -28,21 +29,33 @@ constexpr std::int64_t kLingerNs = 1'000'000'000;
 constexpr std::int64_t kSpinNs = 40'000;
 constexpr std::int64_t kBusyNs = 200'000'000;
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+void restore_chunk(Chunk& chunk, const std::uint8_t* snapshot, std::size_t bytes,
+                   std::uint32_t lease) {
+  const std::string name = "Chunk " + std::to_string(chunk.shape->chunk);
+  if (chunk.role == Role::kPrimary || lease < chunk.lease) {
+    throw std::invalid_argument(name + " is held under lease " + std::to_string(chunk.lease) +
+                                "; it is restored before that, under lease " +
+                                std::to_string(lease) + " it is too late.");
+  }
+  const auto head = read_head(*chunk.shape, snapshot, bytes);
+  if (!head) throw std::invalid_argument(name + " can't be restored: this is no snapshot of it.");
+  chunk.become(Role::kMirror, lease);
+  restore(chunk, *head, snapshot);
 }
 
 }  // namespace
 
-Lane::Lane(std::uint32_t number, const ServerSettings& settings, const Layout& layout)
+Lane::Lane(std::uint32_t number, const ServerSettings& settings, const Layout& layout,
+           Events& events)
     : number_(number),
       settings_(settings),
       layout_(layout),
       pool_(2 * settings.max_payload_bytes + (std::size_t{8} << 20)),
       context_{settings_, layout_, store_, pool_, counters_},
-      applier_(context_) {
+      held_(context_),
+      applier_(context_),
+      follower_(context_, applier_),
+      events_(events) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event event{};
@@ -81,10 +94,14 @@ void Lane::stop() {
   stopping_.store(true, std::memory_order_release);
   wake();
   thread_.join();
-  const std::lock_guard<std::mutex> lock(commands_mutex_);
-  for (Adopted& adopted : adopted_) close(adopted.fd);
-  adopted_.clear();
+  std::vector<std::function<void()>> never_done;
+  {
+    const std::lock_guard<std::mutex> lock(commands_mutex_);
+    ended_ = true;
+    never_done.swap(commands_);
+  }
   connections_.clear();
+  if (replication_) replication_->close();
   counters_.connections.set(0);
 }
 
@@ -95,9 +112,14 @@ void Lane::settle(const std::vector<ChunkStart>& starts, const std::vector<Place
   flush_denormals();
   const std::vector<ChunkShape>& chunks = layout_.chunks();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i].lane == number_) store_.add(chunks[i], starts[i], places[i], memory);
+    const Role role = settings_.replicated ? Role::kNone : Role::kPrimary;
+    if (chunks[i].lane == number_) store_.add(chunks[i], starts[i], places[i], memory, role);
   }
   batcher_ = std::make_unique<Batcher>(context_);
+  watch_ = std::make_unique<Watch>(epoll_);
+  replication_ = std::make_unique<Replication>(number_, context_, held_, *watch_, events_);
+  context_.held = &held_;
+  context_.replication = replication_.get();
 }
 
 // The life of an update, from top to bottom.
@@ -106,16 +128,28 @@ void Lane::run() {
     wait();
     const std::int64_t began = now_ns();
     last_wait_ns_ = began - last_active_ns_;
-    for (Connection* c : round_) receive(*c);                                  // 1 receiver.h
-    for (Connection* c : round_) {
-      for (const Frame& frame : c->receiver.frames()) batcher_->add(*c, frame);  // 2 batcher.h
-    }
-    applier_.apply(*batcher_);                                                 // 3 apply.h
-    for (Connection* c : round_) reply(*c);                                    // 4 replies.h
+    replication_->receive();                            // what copies answered: replication.h
+    for (Connection* c : round_) receive(*c);           // 1 receiver.h
+    for (Connection* c : round_) sort(*c);              // 2 batcher.h; for copies: follower.h
+    follower_.finish();
+    applier_.apply(*batcher_);                          // 3 apply.h
+    replication_->flush();                              // to copies elsewhere: replication.h
+    for (Connection* c : held_.take_ready()) join_round(*c);
+    for (Connection* c : round_) reply(*c);             // 4 replies.h
     end_round();
     last_active_ns_ = now_ns();
     counters_.rounds.add();
     counters_.busy_ns.add(static_cast<std::uint64_t>(last_active_ns_ - began));
+  }
+}
+
+void Lane::sort(Connection& connection) {
+  for (const Frame& frame : connection.receiver.frames()) {
+    if (connection.from_peer()) {
+      follower_.add(connection, frame);
+    } else {
+      batcher_->add(connection, frame);
+    }
   }
 }
 
@@ -148,13 +182,17 @@ int Lane::poll(int timeout_ms) {
   epoll_event events[kEvents];
   const int count = epoll_wait(epoll_, events, kEvents, timeout_ms);
   for (int i = 0; i < count; ++i) {
-    auto* connection = static_cast<Connection*>(events[i].data.ptr);
-    if (!connection) {
+    auto* watched = static_cast<Watched*>(events[i].data.ptr);
+    if (!watched) {
       take_commands();
-      continue;
+    } else if (watched->to_peer) {
+      replication_->ready(static_cast<Peer&>(*watched), events[i].events);
+    } else if (!watched->muted) {
+      // One that is not read from at the moment would say that it hung up again and again.
+      const std::uint32_t ends = EPOLLERR | (watch_->events(*watched) == 0 ? EPOLLHUP : 0u);
+      if (events[i].events & ends) watched->dead = true;
+      join_round(static_cast<Connection&>(*watched));
     }
-    if (events[i].events & EPOLLERR) connection->dead = true;
-    join_round(*connection);
   }
   return count;
 }
@@ -166,7 +204,7 @@ void Lane::join_round(Connection& connection) {
 }
 
 void Lane::receive(Connection& connection) {
-  if (connection.blocked || connection.dead) return;
+  if (connection.blocked || connection.dead || connection.muted || connection.full()) return;
   try {
     connection.receiver.receive();
   } catch (const std::bad_alloc&) {
@@ -176,16 +214,13 @@ void Lane::receive(Connection& connection) {
 
 void Lane::reply(Connection& connection) {
   connection.receiver.release();
-  if (connection.dead) return;
+  if (connection.dead || connection.muted) return;
   const Sent sent = connection.replies.send(connection.fd());
   if (sent == Sent::kBroken) connection.dead = true;
   const bool blocked = sent == Sent::kBlocked;
-  if (blocked && !connection.blocked) {
-    counters_.blocked_replies.add();
-    watch(connection, EPOLLOUT, EPOLL_CTL_MOD);
-  }
-  if (!blocked && connection.blocked) watch(connection, EPOLLIN, EPOLL_CTL_MOD);
+  if (blocked && !connection.blocked) counters_.blocked_replies.add();
   connection.blocked = blocked;
+  watch(connection);
   if (blocked || connection.dead) return;
   if (connection.receiver.closed()) connection.dead = true;
   if (connection.receiver.ending() && connection.ends_at_ns == 0) {
@@ -194,7 +229,7 @@ void Lane::reply(Connection& connection) {
     connection.ends_at_ns = now_ns() + kLingerNs;
     ++lingering_;
   }
-  if (connection.receiver.more()) more_.push_back(&connection);
+  if (connection.receiver.more() && !connection.full()) more_.push_back(&connection);
 }
 
 void Lane::end_round() {
@@ -210,7 +245,10 @@ void Lane::end_round() {
               more_.end());
   const auto gone = std::partition(connections_.begin(), connections_.end(),
                                    [](const auto& c) { return !c->dead; });
-  for (auto at = gone; at != connections_.end(); ++at) lingering_ -= (*at)->ends_at_ns != 0;
+  for (auto at = gone; at != connections_.end(); ++at) {
+    lingering_ -= (*at)->ends_at_ns != 0;
+    held_.forget(**at);
+  }
   connections_.erase(gone, connections_.end());
   counters_.connections.set(connections_.size());
 }
@@ -227,54 +265,122 @@ void Lane::take_commands() {
   std::uint64_t count;
   while (read(wake_, &count, sizeof count) > 0) {
   }
-  std::vector<Adopted> adopted;
-  std::vector<std::uint64_t> disconnected;
+  std::vector<std::function<void()>> commands;
   {
     const std::lock_guard<std::mutex> lock(commands_mutex_);
-    adopted.swap(adopted_);
-    disconnected.swap(disconnected_);
+    commands.swap(commands_);
   }
-  for (Adopted& a : adopted) take_connection(std::move(a));
+  for (const std::function<void()>& command : commands) command();
+}
+
+void Lane::take_connection(int fd, const Sender& sender, ClientMemory memory) {
+  const int on = 1;  // fails on a unix socket, which needs none
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  // What is left of an older connection of the same server was overtaken by this one.
+  close_connections([&](const Connection& c) {
+    return sender.peer >= 0 && c.receiver.sender().peer == sender.peer;
+  });
+  connections_.push_back(std::make_unique<Connection>(fd, sender, std::move(memory), context_));
+  Connection& made = *connections_.back();
+  made.muted = std::find(muted_.begin(), muted_.end(), sender.peer) != muted_.end();
+  watch(made);
+  counters_.connections.set(connections_.size());
+}
+
+template <typename Which>
+void Lane::close_connections(const Which& which) {
   for (const auto& c : connections_) {
-    const std::uint64_t client = c->receiver.sender().client;
-    if (std::find(disconnected.begin(), disconnected.end(), client) == disconnected.end()) continue;
+    if (!which(*c)) continue;
     c->dead = true;
     join_round(*c);
   }
 }
 
-void Lane::take_connection(Adopted adopted) {
-  const int on = 1;  // fails on a unix socket, which needs none
-  (void)setsockopt(adopted.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  connections_.push_back(std::make_unique<Connection>(adopted.fd, adopted.sender,
-                                                      std::move(adopted.memory), context_));
-  watch(*connections_.back(), EPOLLIN, EPOLL_CTL_ADD);
-  counters_.connections.set(connections_.size());
+void Lane::watch(Connection& connection) {
+  const auto reading = connection.full() ? 0u : static_cast<std::uint32_t>(EPOLLIN);
+  watch_->set(connection, connection.blocked ? static_cast<std::uint32_t>(EPOLLOUT) : reading);
+  if (connection.dead) join_round(connection);
 }
 
-void Lane::watch(Connection& connection, std::uint32_t events, int operation) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = &connection;
-  if (epoll_ctl(epoll_, operation, connection.fd(), &event) == 0) return;
-  connection.dead = true;
-  join_round(connection);
-}
-
-void Lane::adopt(Adopted connection) {
+void Lane::post(std::function<void()> command) {
   {
     const std::lock_guard<std::mutex> lock(commands_mutex_);
-    adopted_.push_back(std::move(connection));
+    if (ended_) return;
+    commands_.push_back(std::move(command));
   }
   wake();
+}
+
+// Waits for the answer. Throws std::future_error if the lane ends before.
+template <typename Work>
+auto Lane::ask(Work work) {
+  auto task = std::make_shared<std::packaged_task<decltype(work())()>>(std::move(work));
+  auto answer = task->get_future();
+  post([task] { (*task)(); });
+  task.reset();
+  return answer.get();
+}
+
+void Lane::adopt(int fd, const Sender& sender, ClientMemory memory) {
+  auto handed = std::make_shared<Handed>(fd);
+  auto shared = std::make_shared<ClientMemory>(std::move(memory));
+  post([=] { take_connection(handed->take(), sender, std::move(*shared)); });
 }
 
 void Lane::disconnect(std::uint64_t client) {
-  {
-    const std::lock_guard<std::mutex> lock(commands_mutex_);
-    disconnected_.push_back(client);
-  }
-  wake();
+  post([=] {
+    close_connections([=](const Connection& c) {
+      return !c.from_peer() && c.receiver.sender().client == client;
+    });
+  });
+}
+
+void Lane::hold(HoldOrder order) {
+  post([this, order = std::move(order)] { replication_->hold(order); });
+}
+
+void Lane::adopt_peer(int fd, int peer) {
+  auto handed = std::make_shared<Handed>(fd);
+  post([=] { replication_->adopt(handed->take(), peer); });
+}
+
+void Lane::drop_peer(int peer) {
+  post([=] {
+    replication_->drop(peer);
+    close_connections([=](const Connection& c) { return c.receiver.sender().peer == peer; });
+  });
+}
+
+void Lane::mute_peer(int peer, bool on) {
+  post([=] {
+    muted_.erase(std::remove(muted_.begin(), muted_.end(), peer), muted_.end());
+    if (on) muted_.push_back(peer);
+    replication_->mute(peer, on);
+    for (const auto& c : connections_) {
+      if (c->receiver.sender().peer != peer) continue;
+      c->muted = on;
+      watch(*c);
+      join_round(*c);  // frames that came before are taken up again
+    }
+  });
+}
+
+std::map<int, double> Lane::lagging() {
+  return ask([this] { return replication_->lagging(); });
+}
+
+std::vector<std::uint8_t> Lane::collect(std::uint32_t slot, std::int64_t since) {
+  return ask([=] {
+    const Chunk& chunk = store_.at(slot);
+    const bool wanted = chunk.role != Role::kNone &&
+                        (since < 0 || chunk.version() > static_cast<std::uint64_t>(since));
+    return wanted ? snapshot_of(chunk) : std::vector<std::uint8_t>{};
+  });
+}
+
+void Lane::restore(std::uint32_t slot, const std::uint8_t* snapshot, std::size_t bytes,
+                   std::uint32_t lease) {
+  ask([=] { restore_chunk(store_.at(slot), snapshot, bytes, lease); });
 }
 
 void Lane::wake() {

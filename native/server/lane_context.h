@@ -14,7 +14,13 @@ struct ServerSettings {
   bool refuse_nonfinite = true;
   bool scale_by_staleness = false;  // divide an update's rate by how many updates it missed
   bool pin = true;                  // to a NUMA node, where there are several
+  // Other servers may have copies: nothing is held before that is asked for, and no update is
+  // applied before it is here as a whole.
+  bool replicated = false;
 };
+
+class HeldReplies;
+class Replication;
 
 struct LaneContext {
   const ServerSettings& settings;
@@ -22,6 +28,8 @@ struct LaneContext {
   ChunkStore& store;
   BlockPool& pool;
   Counters& counters;
+  HeldReplies* held = nullptr;
+  Replication* replication = nullptr;
 };
 
 }  // namespace mh::server

@@ -15,7 +15,7 @@ struct ChunkShape {
   std::uint32_t lane;       // the thread that owns it
   std::uint32_t parameter;  // whose rows it holds
   std::uint32_t first_row, rows, row_floats;
-  std::uint32_t lease;  // an update under another lease comes from an old map
+  std::uint32_t lease;  // under which it is held from the start, where nobody replicates
   std::uint32_t states;
   // Chunks of one parameter whose rows follow each other on one lane form a span; updates by
   // factors address a span by its first chunk. 0: this chunk is not the first of its span.

@@ -108,8 +108,8 @@ bool Receiver::take(const Header& header) {
     incomplete_ = true;
     expect_large_ = false;
     return false;
-  } else if (is_update(static_cast<Kind>(header.kind)) &&
-             context_.store.at(*verdict.shape).log.applied(header.client, header.sequence)) {
+  } else if (is_update(static_cast<Kind>(header.kind)) && !is_replicated(header) &&
+             context_.store.applied(*verdict.shape, header)) {
     take_replay(header, *verdict.shape);
   } else {
     begin_large(header, *verdict.shape);
@@ -152,8 +152,9 @@ void Receiver::begin_large(const Header& header, const ChunkShape& shape) {
   large_.shape = &shape;
   const bool plain_delta = static_cast<Kind>(header.kind) == Kind::kDelta &&
                            wire::encoding_of(header.flags) == wire::Encoding::kFloat32;
-  large_.pieces = plain_delta && !context_.settings.refuse_nonfinite;
-  large_.checked = plain_delta && context_.settings.refuse_nonfinite;
+  const ServerSettings& settings = context_.settings;
+  large_.pieces = plain_delta && !settings.refuse_nonfinite && !settings.replicated;
+  large_.checked = plain_delta && settings.refuse_nonfinite && !is_replicated(header);
   large_.start = large_.filled = 0;
   large_.finite = true;
   large_.block = context_.pool.take(large_.pieces ? kPieceBytes : header.payload_bytes);

@@ -63,8 +63,12 @@ void Replies::refuse(std::size_t place, wire::Refusal refusal, const std::string
   context_.counters.refused[static_cast<std::size_t>(refusal)].add();
 }
 
+void Replies::say_in_step(std::size_t place, bool in_step) {
+  replies_[place].header.count = in_step ? 1 : 0;
+}
+
 Sent Replies::send(int fd) {
-  while (!empty()) {
+  for (drop(0); !empty();) {
     Parts parts;
     gather(parts);
     const wire::Moved sent = wire::send_now(fd, parts.list, parts.count);
@@ -98,6 +102,7 @@ void Replies::gather(Parts& parts) {
 }
 
 void Replies::add_parts(Reply& reply, Parts& parts) {
+  if (reply.withdrawn) return;
   const bool begun = &reply == &replies_[head_] && head_sent_ > 0;
   if (reply.values && !begun) reply.header.seen = reply.chunk->version();
   parts.add(&reply.header, sizeof reply.header);
@@ -111,6 +116,7 @@ void Replies::add_parts(Reply& reply, Parts& parts) {
 }
 
 std::size_t Replies::size_of(const Reply& reply) const {
+  if (reply.withdrawn) return 0;
   return sizeof reply.header + reply.header.payload_bytes;
 }
 

@@ -1,4 +1,5 @@
-// Stage 4 of a lane's round: a connection's replies, in the order of its requests.
+// Stage 4 of a lane's round: a connection's replies, in the order of its requests but for those that
+// wait for copies (held_replies.h).
 //
 // Several leave in one system call. Values are sent from the weights themselves, without a copy; a
 // reply that the socket takes in parts may therefore carry values newer than the version it names.
@@ -18,6 +19,7 @@ struct Reply {
   wire::Header header;
   const Chunk* chunk = nullptr;   // of values
   const float* values = nullptr;  // null: none are sent
+  bool withdrawn = false;         // nothing is sent
   std::string sentence;
 };
 
@@ -33,6 +35,10 @@ class Replies {
   void give_values(std::size_t place, const Chunk& chunk, std::size_t array,
                    wire::Encoding encoding);
   void refuse(std::size_t place, wire::Refusal refusal, const std::string& sentence);
+  // Whether a copy is where its primary asks.
+  void say_in_step(std::size_t place, bool in_step);
+  // It is sent later, at another place.
+  void withdraw(std::size_t place) { replies_[place].withdrawn = true; }
 
   // Sends what the socket takes without waiting.
   Sent send(int fd);

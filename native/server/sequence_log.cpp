@@ -37,6 +37,23 @@ void SequenceLog::note_applied(std::uint64_t client, std::uint64_t sequence) {
   e.unfinished = false;
 }
 
+std::vector<SequenceLog::Last> SequenceLog::last_updates() const {
+  std::vector<const Entry*> ordered;
+  for (const Entry& e : entries_) {
+    if (e.any) ordered.push_back(&e);
+  }
+  std::sort(ordered.begin(), ordered.end(),
+            [](const Entry* a, const Entry* b) { return a->used < b->used; });
+  std::vector<Last> out;
+  for (const Entry* e : ordered) out.push_back({e->client, e->last});
+  return out;
+}
+
+std::size_t SequenceLog::clients() const {
+  return static_cast<std::size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.any; }));
+}
+
 Partial* SequenceLog::partial(std::uint64_t client, std::uint64_t sequence) {
   Entry* e = const_cast<Entry*>(find(client));
   if (!e || !e->unfinished || e->partial.sequence != sequence) return nullptr;

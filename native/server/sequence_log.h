@@ -27,6 +27,14 @@ class SequenceLog {
   bool applied(std::uint64_t client, std::uint64_t sequence) const;
   void note_applied(std::uint64_t client, std::uint64_t sequence);
 
+  // The last update of each client, from the one that was silent for longest; noting them in this
+  // order makes an equal log.
+  struct Last {
+    std::uint64_t client, sequence;
+  };
+  std::vector<Last> last_updates() const;
+  std::size_t clients() const;
+
   // The update if an earlier piece of it came, over this connection or a broken one, else null.
   // Valid until the log is changed.
   Partial* partial(std::uint64_t client, std::uint64_t sequence);

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "server/events.h"
 #include "server/lane.h"
 #include "server/shared_memory.h"
 
@@ -19,6 +22,7 @@ struct Totals {
   std::uint64_t updates = 0, pushed_bytes = 0, pulled_bytes = 0, frames = 0, replays = 0;
   std::uint64_t busy_ns = 0, rounds = 0, batched_max = 0;
   std::uint64_t connections = 0, waiting_bytes = 0, blocked_replies = 0;
+  std::uint64_t replicated_updates = 0, replicated_bytes = 0, snapshots_sent = 0, held_replies = 0;
   std::array<std::uint64_t, kRefusals> refused{};
   std::array<std::uint64_t, kStalenessBins> staleness{};
 };
@@ -39,6 +43,28 @@ class ChunkServer {
   void adopt(int fd, const Sender& sender, int shared_fd);
   void disconnect(std::uint64_t client);
 
+  // --- replication; only of a server that was made for it
+  // What this server is to these chunks from now on. Done by the lanes, in the order of the calls.
+  void hold(const std::vector<std::uint32_t>& chunks, const HoldOrder& order);
+  // Our connection to the copies on another server; takes the socket over unless it throws.
+  void adopt_peer(int fd, std::uint32_t lane, int peer);
+  void drop_peer(int peer);
+  void mute_peer(int peer, bool on);
+  std::vector<Event> wait_events(double timeout_s) { return events_.wait(timeout_s); }
+  std::map<int, double> lagging();
+
+  // A chunk's position; of those that are held.
+  struct Progress {
+    std::uint32_t chunk, last_lease;
+    std::uint64_t version;
+  };
+  std::vector<Progress> progress() const;
+  // A snapshot (snapshot.h), empty if the chunk is not held or its version not above `since`.
+  std::vector<std::uint8_t> collect(std::uint32_t chunk, std::int64_t since);
+  // Throws std::invalid_argument for what is no snapshot of the chunk.
+  void restore(std::uint32_t chunk, const std::uint8_t* snapshot, std::size_t bytes,
+               std::uint32_t lease);
+
   int memory_fd() const { return memory().fd(); }
   std::size_t memory_bytes() const { return memory().bytes(); }
   Place place_of(std::uint32_t chunk) const;
@@ -46,7 +72,10 @@ class ChunkServer {
 
  private:
   const SharedMemory& memory() const;
+  const ChunkShape& shape_of(std::uint32_t chunk) const;
   void require_running() const;
+  void require_replicated() const;
+  void require_lane(std::uint32_t lane) const;
 
   const ServerSettings settings_;
   const std::uint32_t lane_count_;
@@ -54,8 +83,10 @@ class ChunkServer {
   std::vector<std::pair<std::uint32_t, ChunkStart>> starts_;  // by chunk
   std::vector<Place> places_;                                 // in the layout's order
   std::unique_ptr<SharedMemory> memory_;
+  Events events_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  bool started_ = false, stopped_ = false;
+  bool started_ = false;
+  std::atomic<bool> stopped_{false};
 };
 
 }  // namespace mh::server

@@ -24,16 +24,16 @@ enum class Kind : std::uint8_t {
   kValues = 9,   // seen: the version of these values
   kSet = 10,     // count: which array (0 the weights, then the rule's states); payload: floats
   kGet = 11,     // count: which array; answered with kValues
-  kAlign = 12,   // a primary to a copy; seen: its version, place: the lease of its last update
-  kSnapshot = 13,  // a primary to a copy: all of a chunk
-  kCall = 14,      // JSON; between Python ends only, as is its answer
+  kAlign = 12,   // seen, place: where the primary stands; answered with kAck, count 1: so do I
+  kSnapshot = 13,  // a whole copy of a chunk (server/snapshot.h); count: clients in its log
+  kCall = 14,      // JSON, between Python ends (transport/calls.py)
   kAnswer = 15,
 };
 
 enum Flag : std::uint8_t {
   kByReference = 1,  // the payload lies at `place` in the client's shared memory, not in the stream
   kWantValues = 2,   // answer an update with kValues instead of kAck
-  kReplicated = 4,   // from a primary to a copy: applied at `seen` exactly, with `rate` exactly
+  kReplicated = 4,   // from the chunk's primary to a copy; seen, place: where the copy must stand
 };
 
 // In the upper four bits of the flags.
@@ -55,7 +55,7 @@ enum class Refusal : std::uint32_t {
   kVersion = 8,     // of the protocol; both are named
   kStranger = 9,    // the run's token was not shown
   kNotAllowed = 10,
-  kOutOfStep = 11,  // a copy is not at the position of a replicated update
+  kOutOfStep = 11,  // the copy does not stand where the update must be applied
 };
 
 struct Header {
@@ -64,7 +64,7 @@ struct Header {
   std::uint8_t kind = 0;
   std::uint8_t flags = 0;
   std::uint32_t chunk = 0;
-  std::uint32_t lease = 0;
+  std::uint32_t lease = 0;     // of a client: 0 is no opinion
   std::uint64_t client = 0;
   std::uint64_t sequence = 0;  // rises with every update of a client to a chunk; replies repeat it
   std::uint64_t seen = 0;      // the chunk's version that an update was computed at

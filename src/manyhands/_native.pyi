@@ -392,12 +392,15 @@ class ChunkServer:
         refuse_nonfinite: bool = True,
         staleness: str = "ignore",
         pin: bool = True,
+        replicated: bool = False,
     ) -> None:
         """`staleness`: "ignore", or "scale" to divide an update's rate by its staleness.
 
         With `refuse_nonfinite` an update is looked at as a whole before any of it is applied;
         without, large ones are applied in pieces as they arrive. `pin` keeps a lane on one NUMA
-        node where the machine has several.
+        node where the machine has several. A `replicated` server serves no chunk and touches no
+        memory of one before `hold`, and never applies an update in pieces; another is the primary
+        of every chunk from the start and has no peers.
         """
 
     def add_chunk(
@@ -432,27 +435,91 @@ class ChunkServer:
         admin: bool = False,
         shared_fd: int = -1,
         shared_bytes: int = 0,
+        peer: int = -1,
     ) -> None:
         """Take over a connected stream socket, and close `shared_fd` once it is mapped.
 
         `shared_fd` is the memfd that this client's payloads may lie in; it must be sealed with
         F_SEAL_SHRINK. After an exception both descriptors still belong to the caller. Only an
-        `admin` connection may set and get arrays.
+        `admin` connection may set and get arrays. `peer` >= 0: the connection comes from the server
+        of that number and may send what copies here are to take, and nothing else; an older one
+        from the same server to the same lane is closed.
+        """
+
+    def hold(
+        self,
+        chunks: Sequence[int],
+        *,
+        role: str,
+        lease: int,
+        mirrors: Sequence[int] = (),
+        joining: Sequence[int] = (),
+    ) -> None:
+        """What this server is to these chunks: "primary", "mirror" or "none" (forgets its copy).
+
+        A primary acknowledges an update when every server of `mirrors` has it, and those of
+        `joining` that were once in step. Done soon, by the lanes, in the order of calls to `hold`,
+        `adopt_peer` and `drop_peer`. Ignored for chunks that are known under a higher lease. When
+        a peer was restarted, call `drop_peer` first: what was known of its copies is wrong.
+        """
+
+    def adopt_peer(self, fd: int, *, lane: int, peer: int) -> None:
+        """Take over our connection to a lane of another server, for the copies it is to have.
+
+        An older one to the same server and lane is closed. The copies are aligned over it.
+        """
+
+    def drop_peer(self, peer: int) -> None:
+        """Close the connections with that server, both ways. Nobody is told `peer_lost`."""
+
+    def mute_peer(self, peer: int, on: bool) -> None:
+        """Neither read from nor write to connections with that server, as if a cable were cut."""
+
+    def wait_events(self, timeout_s: float) -> list[tuple[str, int, int, int]]:
+        """What happened since the last call; waits for the first, in vain after `stop`.
+
+        ("in_step", peer, chunk, lease): a joining copy has everything and is required from now on;
+        told again at every `hold` that lists it. ("peer_lost", peer, lane, 0): the connection that
+        leads there broke. ("fenced", chunk, lease, 0): another server is the primary, under that
+        lease or a later one; this one stopped serving the chunk.
+        """
+
+    def lagging(self) -> dict[int, float]:
+        """The seconds for which something waits for a peer and nothing moves; not for others."""
+
+    def progress(self) -> npt.NDArray[np.int64]:
+        """Rows of chunk, lease of its last update and version, for the chunks that are held."""
+
+    def collect(self, chunk: int, *, since: int = -1) -> bytes | None:
+        """A snapshot of a chunk, taken between two updates; None unless its version is higher.
+
+        The bytes are described in native/server/snapshot.h. None as well if it is not held.
+        """
+
+    def restore(self, chunk: int, snapshot: bytes, lease: int) -> None:
+        """Take a chunk's contents from a snapshot, before it is held as its primary.
+
+        ValueError when it is too late for that, or when this is no snapshot of the chunk.
         """
 
     def disconnect(self, client: int) -> None:
         """Close every connection of a client, soon."""
 
     def place_of(self, chunk: int) -> tuple[int, int]:
-        """Where a chunk's weights and its version (u64) lie in the server's memory, in bytes."""
+        """Where a chunk's weights and its version (u64) lie in the server's memory, in bytes.
+
+        8 bytes behind the version lies the lease (u32) under which the server is the chunk's
+        primary, 0 while it is not.
+        """
 
     def stats(self) -> dict[str, Any]:
         """What was counted since the start, over all lanes.
 
-        updates, pushed_bytes, pulled_bytes, frames, replays, rounds, batched_max, blocked_replies
-        and busy_s (seconds in which lanes were working) rise; connections and waiting_bytes
-        (memory of payloads on their way in) are as of now; refused counts by name; staleness has
-        an exact count for 0 to 63 updates and one for all above.
+        updates, pushed_bytes, pulled_bytes, frames, replays, rounds, batched_max, blocked_replies,
+        replicated_updates, replicated_bytes, snapshots_sent and busy_s (seconds in which lanes
+        were working) rise; connections, waiting_bytes (memory of payloads on their way in) and
+        held_replies (updates that are applied and wait for copies) are as of now; refused counts
+        by name; staleness has an exact count for 0 to 63 updates and one for all above.
         """
 
     @property

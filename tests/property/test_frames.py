@@ -27,7 +27,7 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 HEADERS = st.builds(
     Header,
     kind=st.sampled_from(Kind),
-    flags=st.sampled_from([Flag(bits) for bits in range(4)]),
+    flags=st.sampled_from([Flag(bits) for bits in range(8)]),
     encoding=st.sampled_from(Encoding),
     chunk=U32,
     lease=U32,

@@ -73,7 +73,7 @@ def weights(serving: Serving) -> Floats:
     weights = random_floats(0)
     admin = serving.link(admin=True)
     for chunk in range(3):
-        admin.set(chunk, 0, weights[STARTS[chunk] : STARTS[chunk] + COUNTS[chunk]], sequence=1)
+        admin.set(chunk, 0, weights[STARTS[chunk] : STARTS[chunk] + COUNTS[chunk]], sequence=0)
     return weights
 
 
@@ -85,16 +85,16 @@ def test_push_and_pull(serving: Serving, weights: Floats) -> None:
     link, versions, out = serving.link(), np.zeros(3, np.int64), np.zeros(FLOATS, np.float32)
     first, second = random_floats(1), random_floats(2)
     link.push(CHUNKS, STARTS, COUNTS, first, **update(1, versions))
-    assert versions.tolist() == [1, 1, 1]
+    assert versions.tolist() == [2, 2, 2]  # the weights were set before
     link.push_pull(CHUNKS, STARTS, COUNTS, second, out, **update(4, versions))
-    assert versions.tolist() == [2, 2, 2]
+    assert versions.tolist() == [3, 3, 3]
     expected = weights - 0.1 * first - 0.1 * (0.5 * first + second)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     again = np.zeros_like(out)
     link.pull(CHUNKS, STARTS, COUNTS, again, versions=versions)
     np.testing.assert_array_equal(again, out)
     momentum = np.zeros(COUNTS[0], np.float32)
-    assert serving.link(admin=True).get(0, 1, momentum) == 2
+    assert serving.link(admin=True).get(0, 1, momentum) == 3
     np.testing.assert_allclose(momentum, (0.5 * first + second)[: COUNTS[0]], atol=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_values_come_back_encoded(serving: Serving, weights: Floats, encoding: s
 def test_factors(serving: Serving, weights: Floats) -> None:
     link, out = serving.link(), np.zeros(FLOATS, np.float32)
     a, d = random_floats(1, 4 * WIDTH).reshape(4, WIDTH), random_floats(2, 144).reshape(4, 36)
-    assert link.push_factors(0, a, d, rate=0.1, steps=1, sequence=1, seen=0) == 1
+    assert link.push_factors(0, a, d, rate=0.1, steps=1, sequence=1, seen=0) == 2
     link.pull(CHUNKS, STARTS, COUNTS, out, versions=np.zeros(3, np.int64))
     np.testing.assert_allclose(out, weights - 0.1 * (d.T @ a).reshape(-1), atol=1e-4)
 
@@ -129,7 +129,7 @@ def test_factors(serving: Serving, weights: Floats) -> None:
 def test_rows(serving: Serving, weights: Floats) -> None:
     link, out = serving.link(), np.zeros(FLOATS, np.float32)
     rows, values = np.array([3, 7]), random_floats(1, 2 * WIDTH).reshape(2, WIDTH)
-    assert link.push_rows(1, rows, values, rate=0.1, steps=1, sequence=1, seen=0) == 1
+    assert link.push_rows(1, rows, values, rate=0.1, steps=1, sequence=1, seen=0) == 2
     link.pull(CHUNKS, STARTS, COUNTS, out, versions=np.zeros(3, np.int64))
     expected = weights.reshape(3 * ROWS, WIDTH).copy()
     expected[ROWS + rows] -= 0.1 * values
@@ -151,7 +151,7 @@ def test_refusals(serving: Serving, weights: Floats) -> None:
     with pytest.raises(kernels.Refused, match="finite") as caught:
         link.push(CHUNKS, STARTS, COUNTS, grad, **update(1, versions))
     assert (caught.value.code, caught.value.chunk) == (3, 1)
-    assert versions.tolist() == [1, 0, 1]
+    assert versions.tolist() == [2, 0, 2]
     with pytest.raises(kernels.Refused, match="administrator"):
         link.set(0, 0, grad[: COUNTS[0]], sequence=2)
     with pytest.raises(kernels.Refused, match="does not hold chunk 9") as caught:
@@ -189,7 +189,7 @@ def test_on_one_machine(serving: Serving, weights: Floats) -> None:
     grad[:] = random_floats(1)
     link.push_pull(CHUNKS, STARTS, COUNTS, grad, out, **update(1, versions))
     np.testing.assert_allclose(out, weights - 0.1 * grad, atol=1e-6)
-    assert versions.tolist() == [1, 1, 1]
+    assert versions.tolist() == [2, 2, 2]
     assert serving.server.stats()["frames"] - frames == 3
 
 

@@ -118,7 +118,7 @@ CLOSED: dict[str, tuple[dict[str, Any], Refusal, str]] = {
     "kind": ({"kind": 77}, Refusal.MALFORMED, "kind 77"),
     "a reply": ({"kind": Kind.ACK}, Refusal.MALFORMED, "kind 8"),
     "hello": ({"kind": Kind.HELLO}, Refusal.MALFORMED, "kind 1"),
-    "flags": ({"flags": 4}, Refusal.MALFORMED, "flags 4"),
+    "flags": ({"flags": 8}, Refusal.MALFORMED, "flags 8"),
     "encoding": ({"encoding": 7}, Refusal.MALFORMED, "flags 112"),
     "length": ({"payload_bytes": 2**32 - 1}, Refusal.TOO_LARGE, "at most 67108864"),
 }

@@ -47,15 +47,19 @@ def test_the_same_update_twice_in_one_round_is_applied_once() -> None:
         np.testing.assert_allclose(client.pull(0), -floats(10))
 
 
-def test_setting_an_array_is_never_taken_for_an_update_sent_again() -> None:
+def test_setting_an_array_is_an_update_and_without_a_number_never_one_sent_again() -> None:
     with harness() as h:
         h.add(0, LARGE)
         h.server.start()
         admin = h.connect(admin=True)
         admin.push(0, floats(LARGE), sequence=9)
-        reply = admin.ask(Kind.SET, floats(LARGE, 1).tobytes(), sequence=3)
-        assert (reply.kind, reply.seen) == (Kind.ACK, 1)
-        np.testing.assert_array_equal(admin.pull(0), floats(LARGE, 1))
+        for sequence, version, seed in ((0, 2, 1), (10, 3, 2), (10, 3, 2)):
+            reply = admin.ask(Kind.SET, floats(LARGE, seed).tobytes(), sequence=sequence)
+            assert (reply.kind, reply.seen) == (Kind.ACK, version)
+            np.testing.assert_array_equal(admin.pull(0), floats(LARGE, seed))
+        admin.push(0, floats(LARGE), sequence=11)
+        admin.ask(Kind.SET, floats(LARGE, 2).tobytes(), sequence=10)  # late, from a lost connection
+        np.testing.assert_allclose(admin.pull(0), floats(LARGE, 2) - floats(LARGE))
 
 
 def send_part(client: RawClient, gradient: Floats, sequence: int, share: float) -> None:

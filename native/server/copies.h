@@ -1,0 +1,96 @@
+// Where the copies of a chunk stand, as its primary knows it, and what waits for them.
+//
+// Docs: docs/protocol.md. A *position* is (the lease under which the last update was applied, how
+// many updates there were). In one lease one primary orders a chunk's updates, so equal positions
+// mean equal contents. The copies that a placement names are required: what they have not
+// acknowledged is acknowledged to nobody.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace mh::server {
+
+enum class Role : std::uint8_t { kNone, kMirror, kPrimary };
+
+// Of one copy, seen from the primary.
+enum class Standing : std::uint8_t {
+  kOut,     // unknown: there is no connection
+  kAsked,   // an Align is on its way
+  kBehind,  // a snapshot is due
+  kInStep,  // everything was sent
+};
+
+struct Copy {
+  int peer;
+  bool mirror;            // else it is joining
+  bool required = false;  // once a joining copy was in step, until it is no longer listed
+  bool confirmed = false;  // it said itself that it is in step, over the present connection
+  // Updates are sent while it is asked. A mirror is most likely where the primary is and need not
+  // be kept waiting for its answer.
+  bool eager = false;
+  Standing standing = Standing::kOut;
+  // Answers to what was sent in an earlier turn mean nothing any more. Never the same twice.
+  std::uint64_t turn = 0;
+  std::uint64_t acked = 0;  // the version that it is known to have
+
+  // Whether updates are sent to it as they come.
+  bool streams() const {
+    return standing == Standing::kInStep || (standing == Standing::kAsked && eager);
+  }
+};
+
+class Copies {
+ public:
+  // From now on these. What is known of a copy stays known, unless all begins anew.
+  void list(const std::vector<int>& mirrors, const std::vector<int>& joining, bool anew) {
+    std::vector<Copy> before;
+    before.swap(copies_);
+    if (anew) before.clear();
+    for (const int peer : mirrors) add(before, peer, true);
+    for (const int peer : joining) add(before, peer, false);
+  }
+  void clear() { copies_.clear(); }
+
+  Copy* find(int peer) {
+    for (Copy& copy : copies_) {
+      if (copy.peer == peer) return &copy;
+    }
+    return nullptr;
+  }
+  bool empty() const { return copies_.empty(); }
+  std::vector<Copy>& all() { return copies_; }
+
+  // The version up to which every required copy has everything.
+  std::uint64_t committed() const {
+    std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+    for (const Copy& copy : copies_) {
+      if (copy.required && copy.acked < least) least = copy.acked;
+    }
+    return least;
+  }
+
+ private:
+  void add(const std::vector<Copy>& before, int peer, bool mirror) {
+    if (find(peer)) return;
+    Copy copy{peer, mirror};
+    for (const Copy& known : before) {
+      if (known.peer == peer) copy = known;
+    }
+    copy.mirror = mirror;
+    copy.required |= mirror;
+    copies_.push_back(copy);
+  }
+
+  std::vector<Copy> copies_;
+};
+
+// A held reply of a chunk, and the version that it waits for.
+struct Waiting {
+  std::uint64_t version;
+  std::uint32_t reply;  // its number among the held ones
+  std::int64_t since_ns;
+};
+
+}  // namespace mh::server

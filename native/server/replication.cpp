@@ -1,0 +1,348 @@
+#include "server/replication.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/clock.h"
+#include "server/snapshot.h"
+
+namespace mh::server {
+
+using wire::Kind;
+using wire::Refusal;
+
+namespace {
+
+// With more than this on its way to a slow peer, updates to it are folded into later snapshots.
+constexpr std::size_t kOutboxBytes = std::size_t{8} << 20;
+// A lane goes on serving its clients while it fills a copy.
+constexpr std::size_t kSnapshotBytesPerRound = std::size_t{4} << 20;
+
+bool contains(const std::vector<int>& list, int number) {
+  return std::find(list.begin(), list.end(), number) != list.end();
+}
+
+}  // namespace
+
+Replication::Replication(std::uint32_t lane, LaneContext& context, HeldReplies& held, Watch& watch,
+                         Events& events)
+    : lane_(lane),
+      context_(context),
+      held_(held),
+      watch_(watch),
+      events_(events),
+      shipment_(context.store.size()),
+      keepsakes_(context.pool) {}
+
+// --- roles and peers
+
+void Replication::hold(const HoldOrder& order) {
+  for (const std::uint32_t slot : order.slots) {
+    Chunk& chunk = context_.store.at(slot);
+    if (order.lease < chunk.lease) continue;
+    const bool was_primary = chunk.role == Role::kPrimary;
+    const bool anew = !was_primary || order.lease > chunk.lease;
+    chunk.become(order.role, order.lease);
+    if (order.role != Role::kPrimary) {
+      chunk.copies.clear();
+      held_.refuse(chunk);
+      continue;
+    }
+    chunk.copies.list(order.mirrors, order.joining, anew);
+    for (Copy& copy : chunk.copies.all()) {
+      if (copy.standing == Standing::kOut) align(chunk, copy);
+      if (copy.confirmed && !copy.mirror) confirm(chunk, copy);
+    }
+    held_.release(chunk);
+  }
+}
+
+void Replication::fence(Chunk& chunk, std::uint32_t lease) {
+  chunk.become(Role::kMirror, lease);
+  chunk.copies.clear();
+  held_.refuse(chunk);
+  events_.tell({Event::Kind::kFenced, chunk.shape->chunk, lease, 0});
+}
+
+void Replication::adopt(int fd, int peer) {
+  drop(peer);
+  const int on = 1;  // fails on a unix socket, which needs none
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  peers_.push_back(std::make_unique<Peer>(fd, peer));
+  Peer& made = *peers_.back();
+  made.moved_ns = now_ns();
+  made.muted = contains(muted_, peer);
+  watch_.set(made, EPOLLIN);
+  for (Chunk& chunk : context_.store.all()) {
+    if (Copy* copy = chunk.copies.find(peer)) align(chunk, *copy);
+  }
+}
+
+void Replication::drop(int peer) {
+  Peer* found = find(peer);
+  if (!found) return;
+  found->dead = found->dropped = true;
+  lose(*found);
+}
+
+// Nothing is known of the copies there until there is a new connection.
+void Replication::lose(Peer& peer) {
+  peer.unanswered.clear();
+  peer.snapshots_due.clear();
+  for (Chunk& chunk : context_.store.all()) {
+    Copy* copy = chunk.copies.find(peer.number);
+    if (!copy) continue;
+    copy->standing = Standing::kOut;
+    copy->confirmed = false;
+    copy->turn = ++turns_;
+  }
+}
+
+void Replication::mute(int peer, bool on) {
+  muted_.erase(std::remove(muted_.begin(), muted_.end(), peer), muted_.end());
+  if (on) muted_.push_back(peer);
+  Peer* found = find(peer);
+  if (!found) return;
+  found->muted = on;
+  found->writable = true;
+  watch_.set(*found, EPOLLIN | EPOLLOUT);
+}
+
+Peer* Replication::find(int peer) {
+  for (const auto& p : peers_) {
+    if (p->number == peer && !p->dead) return p.get();
+  }
+  return nullptr;
+}
+
+std::map<int, double> Replication::lagging() {
+  const std::int64_t now = now_ns();
+  std::map<int, double> out;
+  const auto note = [&](int number, const Peer* peer, std::int64_t since) {
+    const std::int64_t from = peer ? std::max(since, peer->moved_ns) : since;
+    double& longest = out[number];
+    longest = std::max(longest, static_cast<double>(now - from) * 1e-9);
+  };
+  for (const auto& p : peers_) {
+    if (!p->dead && !p->unanswered.empty()) {
+      note(p->number, p.get(), p->unanswered.front().sent_ns);
+    }
+  }
+  for (Chunk& chunk : context_.store.all()) {
+    if (chunk.waiting.empty()) continue;
+    const Waiting& oldest = chunk.waiting.front();
+    for (const Copy& copy : chunk.copies.all()) {
+      if (!copy.required || copy.acked >= oldest.version) continue;
+      note(copy.peer, find(copy.peer), oldest.since_ns);
+    }
+  }
+  return out;
+}
+
+// --- answers
+
+void Replication::ready(Peer& peer, std::uint32_t events) {
+  if (peer.muted || peer.dead) return;
+  peer.readable |= (events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0;
+  peer.writable |= (events & EPOLLOUT) != 0;
+}
+
+void Replication::receive() {
+  for (const auto& p : peers_) {
+    if (!p->readable || p->dead || p->muted) continue;
+    p->readable = false;
+    for (const wire::Header& answer : p->receive()) {
+      if (p->unanswered.empty()) {
+        p->dead = true;
+        break;
+      }
+      for (bool more = true; more;) {
+        const Unanswered sent = p->unanswered.front();
+        p->unanswered.pop_front();
+        more = sent.more;
+        answered(*p, sent, answer);
+      }
+      p->moved_ns = now_ns();
+    }
+  }
+}
+
+void Replication::answered(Peer& peer, const Unanswered& sent, const wire::Header& answer) {
+  Chunk& chunk = context_.store.at(sent.slot);
+  Copy* copy = chunk.copies.find(peer.number);
+  if (!copy || copy->turn != sent.turn) return;
+  if (static_cast<Kind>(answer.kind) == Kind::kRefused) {
+    return take_refusal(peer, chunk, *copy, sent, static_cast<Refusal>(answer.count));
+  }
+  take_answer(peer, chunk, *copy, sent, answer);
+}
+
+void Replication::take_answer(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
+                              const wire::Header& answer) {
+  const bool asked = sent.kind == Kind::kAlign;
+  if (asked && answer.count == 0) return mark_behind(peer, chunk, copy);
+  copy.acked = sent.version;
+  if (asked && !copy.eager && sent.version != chunk.version()) {
+    return mark_behind(peer, chunk, copy);  // it has missed what came while it was asked
+  }
+  if (asked) copy.standing = Standing::kInStep;
+  if (!copy.confirmed) confirm(chunk, copy);
+  held_.release(chunk);
+}
+
+void Replication::confirm(Chunk& chunk, Copy& copy) {
+  copy.confirmed = true;
+  if (copy.mirror) return;
+  copy.required = true;
+  events_.tell({Event::Kind::kInStep, copy.peer, chunk.shape->chunk, chunk.lease});
+}
+
+void Replication::take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
+                               Refusal refusal) {
+  if (refusal == Refusal::kStaleLease) {
+    if (sent.lease == chunk.lease) fence(chunk, chunk.lease + 1);
+  } else if (refusal == Refusal::kOutOfStep) {
+    mark_behind(peer, chunk, copy);
+  } else {
+    peer.dead = true;  // it has another map, or is no server of ours
+  }
+}
+
+// --- sending
+
+void Replication::await(Peer& peer, Kind kind, const Chunk& chunk, std::uint64_t version,
+                        std::uint64_t turn, bool more) {
+  peer.unanswered.push_back(
+      {kind, chunk.shape->slot, chunk.lease, version, turn, now_ns(), more});
+}
+
+void Replication::align(Chunk& chunk, Copy& copy) {
+  Peer* peer = find(copy.peer);
+  if (!peer) return;
+  copy.standing = Standing::kAsked;
+  copy.confirmed = false;
+  copy.eager = copy.mirror;
+  copy.turn = ++turns_;
+  Parcel parcel;
+  parcel.header.kind = static_cast<std::uint8_t>(Kind::kAlign);
+  parcel.header.chunk = chunk.shape->chunk;
+  parcel.header.lease = chunk.lease;
+  parcel.header.seen = chunk.version();
+  parcel.header.place = chunk.last_lease();
+  peer->outbox.add(std::move(parcel));
+  await(*peer, Kind::kAlign, chunk, chunk.version(), copy.turn, false);
+}
+
+void Replication::mark_behind(Peer& peer, Chunk& chunk, Copy& copy) {
+  copy.standing = Standing::kBehind;
+  copy.turn = ++turns_;
+  peer.snapshots_due.push_back(chunk.shape->slot);
+}
+
+void Replication::flush() {
+  shipment_.close();
+  for (const auto& p : peers_) {
+    if (p->dead) continue;
+    for (const Shipped& shipped : shipment_.all()) ship(*p, shipped);
+  }
+  for (const auto& p : peers_) {
+    if (!p->dead) push_out(*p);
+  }
+  shipment_.clear();
+  keepsakes_.forget_originals();
+  bury_dead();
+}
+
+// As an update if the copies of all its chunks can take it, else those that could get a snapshot.
+void Replication::ship(Peer& peer, const Shipped& shipped) {
+  const auto streams = [&](Chunk& chunk) {
+    const Copy* copy = chunk.copies.find(peer.number);
+    return copy && copy->streams();
+  };
+  const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
+  if (all && !shipment_.as_snapshot(shipped) && peer.outbox.bytes() < kOutboxBytes) {
+    return ship_update(peer, shipped);
+  }
+  for (Chunk& chunk : shipped.chunks) {
+    if (streams(chunk)) mark_behind(peer, chunk, *chunk.copies.find(peer.number));
+  }
+}
+
+void Replication::ship_update(Peer& peer, const Shipped& shipped) {
+  peer.outbox.add(shipped.parcel());
+  const auto kind = static_cast<Kind>(shipped.frame->header.kind);
+  for (std::size_t i = 0; i < shipped.chunks.count; ++i) {
+    Chunk& chunk = shipped.chunks.first[i];
+    await(peer, kind, chunk, shipped.version(i), chunk.copies.find(peer.number)->turn,
+          i + 1 < shipped.chunks.count);
+  }
+  context_.counters.replicated_updates.add();
+  context_.counters.replicated_bytes.add(shipped.frame->header.payload_bytes);
+}
+
+void Replication::send_due_snapshots(Peer& peer) {
+  std::size_t sent = 0;
+  while (!peer.snapshots_due.empty() && sent < kSnapshotBytesPerRound &&
+         peer.outbox.bytes() < kOutboxBytes) {
+    Chunk& chunk = context_.store.at(peer.snapshots_due.front());
+    peer.snapshots_due.pop_front();
+    Copy* copy = chunk.copies.find(peer.number);
+    if (!copy || copy->standing != Standing::kBehind) continue;
+    send_snapshot(peer, chunk, *copy);
+    sent += snapshot_bytes(*chunk.shape, 0);
+  }
+}
+
+void Replication::send_snapshot(Peer& peer, Chunk& chunk, Copy& copy) {
+  const SnapshotHead head = head_of(chunk);
+  const std::vector<SequenceLog::Last> log = chunk.log.last_updates();
+  const std::size_t log_bytes = log.size() * sizeof(SequenceLog::Last);
+  auto small = std::make_shared<Block>(context_.pool.take(sizeof head + log_bytes));
+  std::memcpy(small->data(), &head, sizeof head);
+  if (log_bytes > 0) std::memcpy(small->data() + sizeof head, log.data(), log_bytes);
+  Parcel parcel;
+  parcel.header.kind = static_cast<std::uint8_t>(Kind::kSnapshot);
+  parcel.header.chunk = chunk.shape->chunk;
+  parcel.header.lease = chunk.lease;
+  parcel.header.count = head.clients;
+  parcel.add(small->data(), sizeof head, small);
+  for (std::size_t i = 0; i < head.arrays; ++i) {
+    parcel.add(chunk.array(i), chunk.shape->floats() * sizeof(float));
+  }
+  parcel.add(small->data() + sizeof head, log_bytes, small);
+  context_.counters.snapshots_sent.add();
+  context_.counters.replicated_bytes.add(parcel.header.payload_bytes);
+  peer.outbox.add(std::move(parcel));
+  copy.standing = Standing::kInStep;
+  await(peer, Kind::kSnapshot, chunk, head.version, copy.turn, false);
+}
+
+void Replication::push_out(Peer& peer) {
+  if (!peer.muted && peer.writable) {
+    send_due_snapshots(peer);
+    bool moved = false;
+    const Sent sent = peer.outbox.send(peer.fd(), moved);
+    if (moved) peer.moved_ns = now_ns();
+    peer.dead |= sent == Sent::kBroken;
+    peer.writable = sent == Sent::kAll;
+  }
+  peer.outbox.keep(keepsakes_);
+  const bool more = !peer.outbox.empty() || !peer.snapshots_due.empty();
+  watch_.set(peer, more ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void Replication::bury_dead() {
+  for (const auto& p : peers_) {
+    if (!p->dead || p->dropped) continue;
+    lose(*p);
+    events_.tell({Event::Kind::kPeerLost, p->number, lane_, 0});
+  }
+  peers_.erase(std::remove_if(peers_.begin(), peers_.end(), [](const auto& p) { return p->dead; }),
+               peers_.end());
+}
+
+}  // namespace mh::server
