@@ -98,6 +98,16 @@ def test_leaving_writes_what_came_last(tmp_path: Path) -> None:
     assert is_stored(held, tmp_path / "store")
 
 
+def test_what_a_killed_server_left_unfinished_is_removed(tmp_path: Path) -> None:
+    held = HeldChunks(small_map())
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "000001-aa-00000001.partial").write_bytes(b"not whole")
+    held.fill(1.0)
+    persistence(held, tmp_path / "store").write_back()
+
+    assert [path.suffix for path in (tmp_path / "store").iterdir()] == [".segment"]
+
+
 def test_a_chunk_that_another_server_serves_is_not_written(tmp_path: Path) -> None:
     held = HeldChunks(small_map())
     held.fill(1.0)
