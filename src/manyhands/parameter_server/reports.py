@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from manyhands.parameter_server.persistence import StoreReport
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerReport:
@@ -16,7 +18,8 @@ class ServerReport:
     `busy_s` is the time that its lanes spent working, together. `staleness` counts updates by how
     many others they did not know of: 0 to 63, then 64 and more. `waiting_bytes` are in payloads
     under way; `blocked_replies` counts how often a client that did not read its answers was no
-    longer read from.
+    longer read from. `held_replies` wait for copies to have what they acknowledge. `lost_buckets`
+    were to be read back from the durable store, which lacks them: nobody can serve them any more.
     """
 
     server: int
@@ -36,6 +39,12 @@ class ServerReport:
     waiting_bytes: int
     blocked_replies: int
     resident_bytes: int
+    replicated_updates: int = 0
+    replicated_bytes: int = 0
+    snapshots_sent: int = 0
+    held_replies: int = 0
+    lost_buckets: int = 0
+    store: StoreReport | None = None
 
     @property
     def refusals(self) -> int:
@@ -49,8 +58,15 @@ class ServerReport:
         return sum(n * count for n, count in enumerate(self.staleness)) / max(1, updates)
 
 
-def report(server: int, stats: dict[str, Any], strangers: int) -> ServerReport:
-    """A report out of the kernels' statistics."""
+def report(
+    server: int,
+    stats: dict[str, Any],
+    *,
+    strangers: int,
+    lost_buckets: int = 0,
+    store: StoreReport | None = None,
+) -> ServerReport:
+    """A report out of the kernels' statistics, and what else the server counts."""
     return ServerReport(
         server=server,
         time_s=time.monotonic(),
@@ -69,4 +85,10 @@ def report(server: int, stats: dict[str, Any], strangers: int) -> ServerReport:
         waiting_bytes=stats["waiting_bytes"],
         blocked_replies=stats["blocked_replies"],
         resident_bytes=psutil.Process().memory_info().rss,
+        replicated_updates=stats["replicated_updates"],
+        replicated_bytes=stats["replicated_bytes"],
+        snapshots_sent=stats["snapshots_sent"],
+        held_replies=stats["held_replies"],
+        lost_buckets=lost_buckets,
+        store=store,
     )

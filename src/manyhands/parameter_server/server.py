@@ -7,13 +7,14 @@ queueing, applying and answering are native (`native/server/`), a thread for eac
     2 batcher      updates wait in the queue of their chunk
     3 apply        a chunk's waiting updates, block by block while it is in cache
     4 reply        acknowledgements, values and refusals, many in one write
+
+With a controller the server holds what the newest placement says and keeps copies in step
+(`replication.py`); without one it is the only holder of its chunks of the shard map.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +25,15 @@ from manyhands import kernels
 from manyhands.errors import ConfigError
 from manyhands.messages import Refusal, Welcome
 from manyhands.optim.native import RuleSpec
+from manyhands.parameter_server.persistence import Persistence, WriteBack
+from manyhands.parameter_server.reception import Reception
+from manyhands.parameter_server.replication import Replication, ReplicationSettings
 from manyhands.parameter_server.reports import ServerReport, report
-from manyhands.parameter_server.shard_map import ShardMap
+from manyhands.parameter_server.shard_map import Chunk, ShardMap
 from manyhands.transport.certificates import Credentials
 from manyhands.transport.endpoint import Endpoint
 from manyhands.transport.framing import close_fds
 from manyhands.transport.listener import Arrival, listen
-
-logger = logging.getLogger(__name__)
 
 STALENESS = ("ignore", "scale")
 _REPORT_EVERY_S = 0.5
@@ -45,9 +47,16 @@ class ServerSettings:
     with values that are not finite are refused, unless `refuse_nonfinite` is False: then large ones
     are applied in pieces as they arrive. `max_connections` bounds the memory that clients can take:
     each may have one payload of `max_payload_bytes` under way.
+
+    `host` is where clients connect. Other servers connect to `replication_host`, and heartbeats
+    leave from `admin_host`: None for the same. `fill_mb_s` bounds, in megabytes a second, what a
+    server sends to fill new copies.
     """
 
     host: str = "127.0.0.1"
+    replication_host: str | None = None
+    admin_host: str | None = None
+    fill_mb_s: float = 200.0
     tls: bool = False  # also on loopback; elsewhere always
     refuse_nonfinite: bool = True
     staleness: str = "ignore"
@@ -66,15 +75,18 @@ class ServerSettings:
             )
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections!r}; expected at least 1.")
+        if not self.fill_mb_s > 0:
+            raise ConfigError(f"fill_mb_s is {self.fill_mb_s!r}; expected a number > 0.")
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Sent to the driver once, when clients may connect."""
+    """Sent to the driver once, when clients may connect. `incarnation` names this very process."""
 
     server: int
     endpoint: Endpoint
     pid: int
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,14 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Told by the driver, for faults: be cut off from a server (None: the controller), or not."""
+
+    other: int | None
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Told by the driver: end. Answered with a last report."""
 
@@ -92,9 +112,9 @@ class Stop:
 class ParameterServer:
     """The chunks of one server, behind a door that clients come in by.
 
-    Use it in a `with` statement. Threads of its own do the work; `report` and `forget` may be
-    called from any thread. What a client does wrong is answered to that client, counted, and never
-    raised here.
+    Use it in a `with` statement. Threads of its own do the work; `report`, `forget` and `cut` may
+    be called from any thread. What a client does wrong is answered to that client, counted, and
+    never raised here.
     """
 
     def __init__(
@@ -106,47 +126,106 @@ class ParameterServer:
         *,
         token: str,
         credentials: Credentials | None = None,
+        client_credentials: Credentials | None = None,
+        controller: Endpoint | None = None,
+        machine: str | None = None,
+        write_back: WriteBack | None = None,
     ) -> None:
         self._shards = shard_map
         self._server = server
         self._settings = settings
+        # A server of a replicated run may come to hold any chunk.
+        self._layout = shard_map.chunks_of(server) if controller is None else shard_map.chunks
         self._chunks = kernels.ChunkServer(
             lanes=shard_map.lanes,
             max_payload_bytes=settings.max_payload_bytes,
             refuse_nonfinite=settings.refuse_nonfinite,
             staleness=settings.staleness,
             pin=settings.pin,
+            replicated=controller is not None,
         )
         self._add_chunks(rules)
-        self._listener = listen(
-            settings.host, token=token, credentials=credentials, tls=settings.tls
+        self._door = Reception(
+            listen(settings.host, token=token, credentials=credentials, tls=settings.tls),
+            self._admit,
+            "A client",
         )
-        self._receptionist = threading.Thread(target=self._receive, name="reception", daemon=True)
+        self._replication: Replication | None = None
+        self._persistence: Persistence | None = None
+        if write_back is not None:
+            self._persistence = Persistence(
+                self._chunks, shard_map, rules, write_back, self._served
+            )
+        if controller is not None:
+            self._replication = Replication(
+                self._chunks,
+                shard_map,
+                server,
+                self.endpoint,
+                ReplicationSettings(
+                    controller=controller,
+                    host=settings.replication_host or settings.host,
+                    admin_host=settings.admin_host,
+                    token=token,
+                    credentials=credentials,
+                    client_credentials=client_credentials,
+                    tls=settings.tls,
+                    fill_mb_s=settings.fill_mb_s,
+                    machine=machine,
+                ),
+                states=[len(rule.state_starts) for rule in rules],
+                restore=None if self._persistence is None else self._persistence.restore,
+            )
 
     @property
     def endpoint(self) -> Endpoint:
         """Where clients connect."""
-        return self._listener.endpoint
+        return self._door.endpoint
+
+    @property
+    def incarnation(self) -> str:
+        """What the controller knows this process by; empty without one."""
+        return "" if self._replication is None else self._replication.incarnation
 
     def start(self) -> None:
         """Allocate the weights, as zeros until an admin sets them, and let clients in."""
         self._chunks.start()
-        self._listener.start()
-        self._receptionist.start()
+        self._door.start()
+        if self._replication is not None:
+            self._replication.start()
+        if self._persistence is not None:
+            self._persistence.start()
 
     def report(self) -> ServerReport:
         """What the server has done so far."""
-        return report(self._server, self._chunks.stats(), self._listener.strangers)
+        strangers, lost = self._door.strangers, 0
+        if self._replication is not None:
+            strangers += self._replication.strangers
+            lost = self._replication.mirrors.lost
+        return report(
+            self._server,
+            self._chunks.stats(),
+            strangers=strangers,
+            lost_buckets=lost,
+            store=None if self._persistence is None else self._persistence.report,
+        )
 
     def forget(self, client: int) -> None:
         """Close a client's connections."""
         self._chunks.disconnect(client)
 
+    def cut(self, other: int | None, on: bool) -> None:
+        """For faults: be cut off from another server (None: the controller), or no longer."""
+        if self._replication is not None:
+            self._replication.cut(other, on)
+
     def close(self) -> None:
         """Let nobody in, end the lanes and every connection."""
-        self._listener.close()
-        if self._receptionist.is_alive():
-            self._receptionist.join()
+        if self._replication is not None:
+            self._replication.close()
+        self._door.close()
+        if self._persistence is not None:
+            self._persistence.close()
         self._chunks.stop()
 
     def __enter__(self) -> ParameterServer:
@@ -167,7 +246,7 @@ class ParameterServer:
 
     def _add_chunks(self, rules: Sequence[RuleSpec]) -> None:
         natives = [rule.native() for rule in rules]
-        for chunk in self._shards.chunks_of(self._server):
+        for chunk in self._layout:
             self._chunks.add_chunk(
                 chunk.number,
                 lane=self._shards.lane_of(chunk),
@@ -179,15 +258,17 @@ class ParameterServer:
                 state_starts=rules[chunk.parameter].state_starts,
             )
 
-    def _receive(self) -> None:
-        for arrival in self._listener.arrivals():
-            try:
-                self._admit(arrival)
-            except (OSError, ValueError, RuntimeError) as error:
-                logger.warning("The client at %s was not let in: %s", arrival.peer, error)
+    def _served(self) -> Sequence[int]:
+        """The chunks that this server is primary of."""
+        if self._replication is None:
+            return [chunk.number for chunk in self._layout]
+        return self._replication.mirrors.served()
 
     def _admit(self, arrival: Arrival) -> None:
         hello = arrival.hello
+        if hello.peer >= 0:
+            arrival.refuse(Refusal.NOT_ALLOWED, "This door is for clients, not for servers.")
+            return
         if hello.lane >= self._shards.lanes:
             sentence = f"There is no lane {hello.lane}; this server has {self._shards.lanes}."
             arrival.refuse(Refusal.WRONG_LANE, sentence)
@@ -212,7 +293,7 @@ class ParameterServer:
             raise
 
     def _welcome(self, lane: int, same_machine: bool) -> Welcome:
-        own = self._shards.chunks_of(self._server) if same_machine else ()
+        own: Sequence[Chunk] = self._layout if same_machine else ()
         return Welcome(
             lanes=self._shards.lanes,
             map_version=self._shards.version,
@@ -229,7 +310,9 @@ class ParameterServer:
 class ParameterServerTask:
     """One server as a role: serves until it is told to stop or the driver is gone.
 
-    Sends `Serving`, then a `ServerReport` twice a second; hears `Forget` and `Stop`.
+    Sends `Serving`, then a `ServerReport` twice a second; hears `Forget`, `Cut` and `Stop`.
+    `controller` is where it hears what to hold; None: its chunks of the shard map, and no copies.
+    `client_credentials` are for what it dials itself. `write_back` says where chunks are stored.
     """
 
     shard_map: ShardMap
@@ -238,6 +321,10 @@ class ParameterServerTask:
     settings: ServerSettings
     token: str
     credentials: Credentials | None = None
+    client_credentials: Credentials | None = None
+    controller: Endpoint | None = None
+    machine: str | None = None
+    write_back: WriteBack | None = None
 
     def run(self, channel: Connection) -> None:
         """Serve. Blocks until `Stop`."""
@@ -248,9 +335,13 @@ class ParameterServerTask:
             self.settings,
             token=self.token,
             credentials=self.credentials,
+            client_credentials=self.client_credentials,
+            controller=self.controller,
+            machine=self.machine,
+            write_back=self.write_back,
         )
         with server:
-            channel.send(Serving(self.server, server.endpoint, os.getpid()))
+            channel.send(Serving(self.server, server.endpoint, os.getpid(), server.incarnation))
             self._serve(server, channel)
         channel.send(server.report())
 
@@ -261,8 +352,15 @@ class ParameterServerTask:
                 command = channel.recv()
                 if isinstance(command, Stop):
                     return
-                assert isinstance(command, Forget)
-                server.forget(command.client)
+                _obey(server, command)
             else:
                 channel.send(server.report())
                 due += _REPORT_EVERY_S
+
+
+def _obey(server: ParameterServer, command: object) -> None:
+    if isinstance(command, Cut):
+        server.cut(command.other, command.on)
+    else:
+        assert isinstance(command, Forget)
+        server.forget(command.client)

@@ -1,0 +1,119 @@
+"""A server's standing with the controller: heartbeats out, placements in.
+
+Adam, section 3.3.3. The heartbeat is a call over a connection of its own, the server's only door to
+the administration (section 3.3.4); its end tells the controller sooner than silence would. A
+controller that is away stops nobody: the server goes on with the placement it has and keeps
+calling.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from manyhands.errors import ManyhandsError, ProtocolError
+from manyhands.parameter_server.mirrors import News
+from manyhands.parameter_server.placement import Member, Placement
+from manyhands.transport.calls import Caller
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.1
+_ANSWER_S = 1.0
+
+
+class Membership:
+    """Calls the controller every `HEARTBEAT_S`, and at once when there is news.
+
+    `news` is asked before every call; `take` gets each placement that comes. Both are called by
+    the thread that this starts. `wake` and `cut` may be called by any.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        member: Member,
+        *,
+        news: Callable[[], News],
+        take: Callable[[Placement], None],
+    ) -> None:
+        self._caller = caller
+        self._member = member
+        self._news = news
+        self._take = take
+        self._woken = threading.Event()
+        self._closed = threading.Event()
+        self._cut = threading.Event()
+        self._away_since: float | None = None
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Call now: there is something that the controller should hear."""
+        self._woken.set()
+
+    def cut(self, on: bool) -> None:
+        """For faults: don't call, until told otherwise; the connection stays, silent."""
+        (self._cut.set if on else self._cut.clear)()
+
+    def close(self) -> None:
+        """Call no more, and hang up."""
+        self._closed.set()
+        self._woken.set()
+        self._caller.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _beat_on(self) -> None:
+        while not self._closed.is_set():
+            self._woken.clear()
+            if not self._cut.is_set():
+                self._beat()
+            self._woken.wait(HEARTBEAT_S)
+
+    def _beat(self) -> None:
+        try:
+            answer = self._caller.call("heartbeat", _ANSWER_S, **self._said())
+            placement = _placement_in(answer)
+        except ManyhandsError as error:
+            self._is_away(error)
+            return
+        self._is_back()
+        if placement is not None:
+            self._take(placement)
+
+    def _said(self) -> dict[str, Any]:
+        news = self._news()
+        member = asdict(self._member)
+        del member["draining"]  # the controller's to say
+        return {
+            **member,
+            "known": news.known,
+            "in_step": [[i.bucket, i.server, i.since, i.lease] for i in news.in_step],
+            "suspects": list(news.suspects),
+            "progress": {str(bucket): updates for bucket, updates in news.progress.items()},
+        }
+
+    def _is_away(self, error: Exception) -> None:
+        if self._away_since is None and not self._closed.is_set():
+            self._away_since = time.monotonic()
+            logger.warning("The controller does not answer; serving goes on. %s", error)
+
+    def _is_back(self) -> None:
+        if self._away_since is not None:
+            away_s = time.monotonic() - self._away_since
+            logger.warning("The controller answers again after %.1f s.", away_s)
+            self._away_since = None
+
+
+def _placement_in(answer: object) -> Placement | None:
+    if not isinstance(answer, dict) or answer.keys() != {"placement"}:
+        raise ProtocolError("A heartbeat is answered with a placement, or null for none.")
+    found = answer["placement"]
+    return None if found is None else Placement.from_json(found)
