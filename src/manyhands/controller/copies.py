@@ -83,6 +83,16 @@ def abandon(placement: Placement, entries: Collection[tuple[int, Joining]]) -> P
     return with_places(placement, changed)
 
 
+def renew_joins(placement: Placement, before: Placement) -> Placement:
+    """Let joins begin anew wherever the primary has changed: each entry is one primary's affair."""
+    changed: dict[int, BucketPlace] = {}
+    for bucket, place in placement.buckets.items():
+        if place.joining and place.lease != before.buckets[bucket].lease:
+            anew = tuple(Joining(joining.server, placement.version) for joining in place.joining)
+            changed[bucket] = replace(place, joining=anew)
+    return with_places(placement, changed)
+
+
 def repair(placement: Placement, view: View) -> Placement:
     """Let copies join until every bucket has enough, the most endangered first."""
     lasting = view.lasting(placement)

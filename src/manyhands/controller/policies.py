@@ -47,6 +47,7 @@ def decide(
     draft = copies.repair(draft, view)
     if calm and balance.is_settled(draft, view):
         draft = _evened(draft, view)
+    draft = copies.renew_joins(draft, placement)
     same = draft.members == placement.members and draft.buckets == placement.buckets
     return None if same else draft
 
