@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from manyhands.errors import ManyhandsError, ProtocolError
+from manyhands.errors import ManyhandsError, ProtocolError, StaleRoute
 from manyhands.parameter_server.mirrors import News
 from manyhands.parameter_server.placement import Member, Placement
 from manyhands.transport.calls import Caller
@@ -30,7 +30,8 @@ class Membership:
     """Calls the controller every `HEARTBEAT_S`, and at once when there is news.
 
     `news` is asked before every call; `take` gets each placement that comes. Both are called by
-    the thread that this starts. `wake` and `cut` may be called by any.
+    the thread that this starts. `wake` and `cut` may be called by any. `replaced` is set when the
+    controller says that another process has taken this one's number: nothing here counts any more.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Membership:
         self._member = member
         self._news = news
         self._take = take
+        self.replaced = threading.Event()
         self._woken = threading.Event()
         self._closed = threading.Event()
         self._cut = threading.Event()
@@ -71,7 +73,7 @@ class Membership:
             self._thread.join()
 
     def _beat_on(self) -> None:
-        while not self._closed.is_set():
+        while not self._closed.is_set() and not self.replaced.is_set():
             self._woken.clear()
             if not self._cut.is_set():
                 self._beat()
@@ -81,6 +83,10 @@ class Membership:
         try:
             answer = self._caller.call("heartbeat", _ANSWER_S, **self._said())
             placement = _placement_in(answer)
+        except StaleRoute as error:
+            logger.error("%s", error)
+            self.replaced.set()
+            return
         except ManyhandsError as error:
             self._is_away(error)
             return

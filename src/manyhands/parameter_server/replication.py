@@ -105,6 +105,11 @@ class Replication:
     def strangers(self) -> int:
         return self._door.strangers
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another process has taken this one's number."""
+        return self._membership.replaced.is_set()
+
     def start(self) -> None:
         """Let other servers in, and tell the controller that we are there."""
         self._door.start()

@@ -187,6 +187,11 @@ class ParameterServer:
         """What the controller knows this process by; empty without one."""
         return "" if self._replication is None else self._replication.incarnation
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the controller has another process for this server: this one should end."""
+        return self._replication is not None and self._replication.is_replaced
+
     def start(self) -> None:
         """Allocate the weights, as zeros until an admin sets them, and let clients in."""
         self._chunks.start()
@@ -308,7 +313,7 @@ class ParameterServer:
 
 @dataclass(frozen=True, slots=True)
 class ParameterServerTask:
-    """One server as a role: serves until it is told to stop or the driver is gone.
+    """One server as a role: serves until it is told to stop, replaced, or the driver is gone.
 
     Sends `Serving`, then a `ServerReport` twice a second; hears `Forget`, `Cut` and `Stop`.
     `controller` is where it hears what to hold; None: its chunks of the shard map, and no copies.
@@ -347,7 +352,7 @@ class ParameterServerTask:
 
     def _serve(self, server: ParameterServer, channel: Connection) -> None:
         due = time.monotonic()
-        while True:
+        while not server.is_replaced:
             if channel.poll(max(0.0, due - time.monotonic())):
                 command = channel.recv()
                 if isinstance(command, Stop):

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any
 
-from manyhands.errors import StaleRoute
+from manyhands.errors import ServerUnavailable, StaleRoute
 from manyhands.parameter_server.membership import Membership
 from manyhands.parameter_server.mirrors import InStep, News
 from manyhands.parameter_server.placement import BucketPlace, Member, Placement
@@ -100,13 +100,27 @@ def test_a_controller_that_declines_or_talks_nonsense_is_asked_again(caplog):
         controller.listening() as endpoint,
         beating(endpoint) as (_, taken),
     ):
-        for nonsense in (StaleRoute("Another one leads."), None, {"placement": {}}, {"x": 1}):
+        standing_by = ServerUnavailable("Another one leads.")
+        for nonsense in (standing_by, None, {"placement": {}}, {"x": 1}):
             controller.answer = nonsense
             before = len(controller.heard)
             wait_until(lambda n=before: len(controller.heard) > n + 1, what="more heartbeats")
         assert taken == []
         controller.answer = {"placement": PLACEMENT.to_json()}
         wait_until(lambda: taken, what="the placement taken")
+
+
+def test_a_process_that_was_replaced_is_told_so_and_calls_no_more(caplog):
+    controller = Controller()
+    with controller.listening() as endpoint, beating(endpoint) as (membership, _):
+        wait_until(lambda: controller.heard, what="a heartbeat")
+        controller.answer = StaleRoute("This process of it must end.")
+        assert membership.replaced.wait(20)
+        wait_until(
+            lambda: "heartbeat" not in [thread.name for thread in threading.enumerate()],
+            what="no more heartbeats",
+        )
+    assert "must end" in caplog.text
 
 
 def test_a_server_that_is_cut_off_is_silent_and_keeps_its_connection():
