@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -61,8 +62,10 @@ server::Role role_of(const std::string& name) {
 }
 
 void hold(ChunkServer& self, const std::vector<std::uint32_t>& chunks, const std::string& role,
-          std::uint32_t lease, const std::vector<int>& mirrors, const std::vector<int>& joining) {
-  const server::HoldOrder order{{}, role_of(role), lease, mirrors, joining};
+          std::uint32_t lease, const std::vector<int>& mirrors,
+          const std::vector<std::pair<int, std::int64_t>>& joining) {
+  server::HoldOrder order{{}, role_of(role), lease, mirrors, {}};
+  for (const auto& [peer, since] : joining) order.joining.push_back({peer, since});
   const nb::gil_scoped_release release;
   self.hold(chunks, order);
 }
@@ -161,7 +164,7 @@ void bind_server(nb::module_& m) {
            "shared_fd"_a = -1, "shared_bytes"_a = 0, "peer"_a = -1)
       .def("disconnect", &ChunkServer::disconnect, "client"_a, release())
       .def("hold", &hold, "chunks"_a, nb::kw_only(), "role"_a, "lease"_a,
-           "mirrors"_a = std::vector<int>(), "joining"_a = std::vector<int>())
+           "mirrors"_a = std::vector<int>(), "joining"_a = std::vector<std::pair<int, std::int64_t>>())
       .def("adopt_peer", &ChunkServer::adopt_peer, "fd"_a, nb::kw_only(), "lane"_a, "peer"_a,
            release())
       .def("drop_peer", &ChunkServer::drop_peer, "peer"_a, release())

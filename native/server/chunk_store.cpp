@@ -21,8 +21,7 @@ void Chunk::stand_at(std::uint32_t last_lease, std::uint64_t version) {
 }
 
 void Chunk::become(Role next, std::uint32_t under_lease) {
-  if (role == Role::kNone && next != Role::kNone) begin();
-  if (role != Role::kNone && next == Role::kNone) forget();
+  if (next != Role::kNone && !begun_) begin();
   role = next;
   lease = under_lease;
   __atomic_store_n(&line->lease, next == Role::kPrimary ? lease : 0, __ATOMIC_RELEASE);
@@ -30,20 +29,11 @@ void Chunk::become(Role next, std::uint32_t under_lease) {
 }
 
 void Chunk::begin() {
-  // Fresh memory is zeros; it is touched by the first update.
-  if (used_) std::memset(weights, 0, shape->floats() * sizeof(float));
-  used_ = true;
+  begun_ = true;  // the weights are zeros in fresh memory, which the first update touches
   for (const float value : state_starts) {
     states.emplace_back(static_cast<Index>(shape->floats()));
     std::fill_n(states.back().data(), shape->floats(), value);
   }
-}
-
-void Chunk::forget() {
-  states.clear();
-  begun = 0;
-  log = SequenceLog();
-  stand_at(0, 0);
 }
 
 std::vector<Place> ChunkStore::places(const std::vector<ChunkShape>& chunks, std::size_t* bytes) {

@@ -40,7 +40,7 @@ struct Chunk {
   std::vector<float> state_starts;
   float* weights;
   SharedLine* line;
-  std::vector<Buffer> states;  // none while the chunk is not held
+  std::vector<Buffer> states;  // none before the chunk is held
   std::uint64_t begun = 0;  // updates begun: a step's number, also when updates arrive in pieces
   SequenceLog log;
   Role role = Role::kNone;
@@ -54,8 +54,8 @@ struct Chunk {
   void advance() { stand_at(lease, version() + 1); }
   void stand_at(std::uint32_t last_lease, std::uint64_t version);
 
-  // Takes a role under a lease. Without a copy so far it begins with zeros and the states' starts;
-  // without a role it has no copy.
+  // Takes a role under a lease. The first one begins with zeros and the states' starts. Contents
+  // outlive a role: the next one may come before the news that this one ends.
   void become(Role next, std::uint32_t under_lease);
 
   float* state(std::size_t i) const { return i < states.size() ? states[i].data() : nullptr; }
@@ -64,9 +64,8 @@ struct Chunk {
 
  private:
   void begin();
-  void forget();
 
-  bool used_ = false;  // the weights may be other than zeros
+  bool begun_ = false;
 };
 
 // The chunks that an update is for, neighbours: those of a span for factors, else one.

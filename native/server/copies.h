@@ -22,34 +22,46 @@ enum class Standing : std::uint8_t {
   kInStep,  // everything was sent
 };
 
+// A copy that is being filled, and the placement in which that began: another one is another copy.
+struct Joining {
+  int peer;
+  std::int64_t since;
+};
+
 struct Copy {
   int peer;
-  bool mirror;            // else it is joining
-  bool required = false;  // once a joining copy was in step, until it is no longer listed
-  bool confirmed = false;  // it said itself that it is in step, over the present connection
+  bool mirror = false;     // else it is joining
+  std::int64_t since = 0;  // of a joining one
+  // It must have an update before anybody hears that the update is safe. A mirror always; a joining
+  // one from the moment in which it is sent all there is.
+  bool required = false;
+  // A joining one said that it has all there is, and that was told: it may be made a mirror at any
+  // time, so that it is required whatever happens, until it is no longer listed.
+  bool promised = false;
   // Updates are sent while it is asked. A mirror is most likely where the primary is and need not
   // be kept waiting for its answer.
   bool eager = false;
   Standing standing = Standing::kOut;
   // Answers to what was sent in an earlier turn mean nothing any more. Never the same twice.
   std::uint64_t turn = 0;
-  std::uint64_t acked = 0;  // the version that it is known to have
+  std::uint64_t acked = 0;  // the version that it is known to have; 0: nothing is known
 
   // Whether updates are sent to it as they come.
   bool streams() const {
     return standing == Standing::kInStep || (standing == Standing::kAsked && eager);
   }
+  bool always_required() const { return mirror || promised; }
 };
 
 class Copies {
  public:
   // From now on these. What is known of a copy stays known, unless all begins anew.
-  void list(const std::vector<int>& mirrors, const std::vector<int>& joining, bool anew) {
+  void list(const std::vector<int>& mirrors, const std::vector<Joining>& joining, bool anew) {
     std::vector<Copy> before;
     before.swap(copies_);
     if (anew) before.clear();
-    for (const int peer : mirrors) add(before, peer, true);
-    for (const int peer : joining) add(before, peer, false);
+    for (const int peer : mirrors) add_mirror(before, peer);
+    for (const Joining& copy : joining) add_joining(before, copy);
   }
   void clear() { copies_.clear(); }
 
@@ -72,14 +84,23 @@ class Copies {
   }
 
  private:
-  void add(const std::vector<Copy>& before, int peer, bool mirror) {
+  void add_mirror(const std::vector<Copy>& before, int peer) {
     if (find(peer)) return;
-    Copy copy{peer, mirror};
+    Copy copy{peer};
     for (const Copy& known : before) {
       if (known.peer == peer) copy = known;
     }
-    copy.mirror = mirror;
-    copy.required |= mirror;
+    copy.mirror = copy.required = true;
+    copies_.push_back(copy);
+  }
+
+  void add_joining(const std::vector<Copy>& before, const Joining& joining) {
+    if (find(joining.peer)) return;
+    Copy copy{joining.peer, false, joining.since};
+    for (const Copy& known : before) {
+      const bool same = known.peer == joining.peer && known.since == joining.since;
+      if (same && !known.mirror) copy = known;
+    }
     copies_.push_back(copy);
   }
 

@@ -12,7 +12,7 @@ namespace mh::server {
 
 struct Event {
   enum class Kind {
-    kInStep,    // peer, chunk, lease: a joining copy has everything
+    kInStep,    // peer, chunk, since: a joining copy has everything
     kPeerLost,  // peer, lane, 0: the connection to it broke
     kFenced,    // chunk, lease, 0: another server is its primary, under that lease or a later one
   };

@@ -55,7 +55,7 @@ void Replication::hold(const HoldOrder& order) {
     chunk.copies.list(order.mirrors, order.joining, anew);
     for (Copy& copy : chunk.copies.all()) {
       if (copy.standing == Standing::kOut) align(chunk, copy);
-      if (copy.confirmed && !copy.mirror) confirm(chunk, copy);
+      if (copy.promised && !copy.mirror) promise(chunk, copy);
     }
     held_.release(chunk);
   }
@@ -97,8 +97,10 @@ void Replication::lose(Peer& peer) {
     Copy* copy = chunk.copies.find(peer.number);
     if (!copy) continue;
     copy->standing = Standing::kOut;
-    copy->confirmed = false;
     copy->turn = ++turns_;
+    copy->acked = 0;
+    copy->required = copy->always_required();
+    held_.release(chunk);
   }
 }
 
@@ -184,21 +186,19 @@ void Replication::answered(Peer& peer, const Unanswered& sent, const wire::Heade
 void Replication::take_answer(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
                               const wire::Header& answer) {
   const bool asked = sent.kind == Kind::kAlign;
-  if (asked && answer.count == 0) return mark_behind(peer, chunk, copy);
+  if (asked && answer.count == 0) return disagree(peer, chunk, copy);
   copy.acked = sent.version;
   if (asked && !copy.eager && sent.version != chunk.version()) {
     return mark_behind(peer, chunk, copy);  // it has missed what came while it was asked
   }
   if (asked) copy.standing = Standing::kInStep;
-  if (!copy.confirmed) confirm(chunk, copy);
+  if (!copy.always_required()) promise(chunk, copy);
   held_.release(chunk);
 }
 
-void Replication::confirm(Chunk& chunk, Copy& copy) {
-  copy.confirmed = true;
-  if (copy.mirror) return;
-  copy.required = true;
-  events_.tell({Event::Kind::kInStep, copy.peer, chunk.shape->chunk, chunk.lease});
+void Replication::promise(const Chunk& chunk, Copy& copy) {
+  copy.required = copy.promised = true;
+  events_.tell({Event::Kind::kInStep, copy.peer, chunk.shape->chunk, copy.since});
 }
 
 void Replication::take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
@@ -206,7 +206,7 @@ void Replication::take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unans
   if (refusal == Refusal::kStaleLease) {
     if (sent.lease == chunk.lease) fence(chunk, chunk.lease + 1);
   } else if (refusal == Refusal::kOutOfStep) {
-    mark_behind(peer, chunk, copy);
+    disagree(peer, chunk, copy);
   } else {
     peer.dead = true;  // it has another map, or is no server of ours
   }
@@ -224,9 +224,9 @@ void Replication::align(Chunk& chunk, Copy& copy) {
   Peer* peer = find(copy.peer);
   if (!peer) return;
   copy.standing = Standing::kAsked;
-  copy.confirmed = false;
   copy.eager = copy.mirror;
   copy.turn = ++turns_;
+  copy.acked = 0;
   Parcel parcel;
   parcel.header.kind = static_cast<std::uint8_t>(Kind::kAlign);
   parcel.header.chunk = chunk.shape->chunk;
@@ -237,10 +237,25 @@ void Replication::align(Chunk& chunk, Copy& copy) {
   await(*peer, Kind::kAlign, chunk, chunk.version(), copy.turn, false);
 }
 
+// It gets a snapshot instead of updates. What was sent before and is answered yet counts, but not for
+// one that is joining: it misses updates which are safe without it, and must not be said to be in
+// step before it has the snapshot.
 void Replication::mark_behind(Peer& peer, Chunk& chunk, Copy& copy) {
+  if (copy.standing != Standing::kInStep || !copy.always_required()) {
+    return disagree(peer, chunk, copy);
+  }
+  copy.standing = Standing::kBehind;
+  peer.snapshots_due.push_back(chunk.shape->slot);
+}
+
+// The copy is not where it was thought to be, and what it answers until it has a snapshot is void.
+void Replication::disagree(Peer& peer, Chunk& chunk, Copy& copy) {
   copy.standing = Standing::kBehind;
   copy.turn = ++turns_;
+  copy.acked = 0;
+  copy.required = copy.always_required();
   peer.snapshots_due.push_back(chunk.shape->slot);
+  held_.release(chunk);
 }
 
 void Replication::flush() {
@@ -318,6 +333,7 @@ void Replication::send_snapshot(Peer& peer, Chunk& chunk, Copy& copy) {
   context_.counters.replicated_bytes.add(parcel.header.payload_bytes);
   peer.outbox.add(std::move(parcel));
   copy.standing = Standing::kInStep;
+  copy.required = true;
   await(peer, Kind::kSnapshot, chunk, head.version, copy.turn, false);
 }
 

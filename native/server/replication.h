@@ -26,7 +26,8 @@ struct HoldOrder {
   std::vector<std::uint32_t> slots;
   Role role;
   std::uint32_t lease;
-  std::vector<int> mirrors, joining;
+  std::vector<int> mirrors;
+  std::vector<Joining> joining;
 };
 
 class Replication {
@@ -66,12 +67,13 @@ class Replication {
   void answered(Peer& peer, const Unanswered& sent, const wire::Header& answer);
   void take_answer(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
                    const wire::Header& answer);
-  void confirm(Chunk& chunk, Copy& copy);
+  void promise(const Chunk& chunk, Copy& copy);
   void take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
                     wire::Refusal refusal);
 
   void align(Chunk& chunk, Copy& copy);
   void mark_behind(Peer& peer, Chunk& chunk, Copy& copy);
+  void disagree(Peer& peer, Chunk& chunk, Copy& copy);
   void ship(Peer& peer, const Shipped& shipped);
   void ship_update(Peer& peer, const Shipped& shipped);
   void send_due_snapshots(Peer& peer);

@@ -453,14 +453,15 @@ class ChunkServer:
         role: str,
         lease: int,
         mirrors: Sequence[int] = (),
-        joining: Sequence[int] = (),
+        joining: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """What this server is to these chunks: "primary", "mirror" or "none" (forgets its copy).
+        """What this server is to these chunks: "primary", "mirror" or "none" (keeps what it has).
 
         A primary acknowledges an update when every server of `mirrors` has it, and those of
-        `joining` that were once in step. Done soon, by the lanes, in the order of calls to `hold`,
-        `adopt_peer` and `drop_peer`. Ignored for chunks that are known under a higher lease. When
-        a peer was restarted, call `drop_peer` first: what was known of its copies is wrong.
+        `joining` (server, since) that were sent everything. Another `since` is another copy; a
+        joining one that becomes a mirror is the same. Done soon, by the lanes, in the order of
+        calls to `hold`, `adopt_peer` and `drop_peer`. Ignored for chunks that are known under a
+        higher lease. When a peer was restarted, call `drop_peer` first: what it had is gone.
         """
 
     def adopt_peer(self, fd: int, *, lane: int, peer: int) -> None:
@@ -478,10 +479,11 @@ class ChunkServer:
     def wait_events(self, timeout_s: float) -> list[tuple[str, int, int, int]]:
         """What happened since the last call; waits for the first, in vain after `stop`.
 
-        ("in_step", peer, chunk, lease): a joining copy has everything and is required from now on;
-        told again at every `hold` that lists it. ("peer_lost", peer, lane, 0): the connection that
-        leads there broke. ("fenced", chunk, lease, 0): another server is the primary, under that
-        lease or a later one; this one stopped serving the chunk.
+        ("in_step", peer, chunk, since): a joining copy has everything and is required whatever
+        happens, until it is no longer listed; told again at every `hold` that lists it.
+        ("peer_lost", peer, lane, 0): the connection that leads there broke. ("fenced", chunk,
+        lease, 0): another server is the primary, under that lease or a later one; this one stopped
+        serving the chunk.
         """
 
     def lagging(self) -> dict[int, float]:

@@ -102,7 +102,7 @@ class Copies:
         mirrors: Sequence[int] = (),
         *,
         lease: int = 1,
-        joining: Sequence[int] = (),
+        joining: Sequence[tuple[int, int]] = (),
         chunks: Sequence[int] | None = None,
         tell: Sequence[int] | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class Copies:
                 continue
             if number == primary:
                 server.hold(which, role="primary", lease=lease, mirrors=mirrors, joining=joining)
-            elif number in mirrors or number in joining:
+            elif number in mirrors or any(number == peer for peer, _ in joining):
                 server.hold(which, role="mirror", lease=lease)
 
     def serve(self, **hold: Any) -> None:
