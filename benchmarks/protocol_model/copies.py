@@ -1,0 +1,334 @@
+"""What servers do: apply and replicate, align, fill, acknowledge, learn placements, crash.
+
+Each function takes a world and returns the one after a single step. A step is what a lane does
+without looking away: handle one frame, one answer, one placement.
+"""
+
+from __future__ import annotations
+
+from benchmarks.protocol_model.rules import Rules
+from benchmarks.protocol_model.state import (
+    ACK,
+    ALIGN,
+    ALIGNING,
+    DIFFERENT,
+    DOWN,
+    IN_STEP,
+    LEFT,
+    NO_WIRE,
+    OUT_OF_STEP,
+    SAME,
+    SNAPSHOT,
+    STALE,
+    UPDATE,
+    Answer,
+    Frame,
+    Place,
+    Server,
+    Wire,
+    World,
+)
+
+Wires = list[Wire]
+
+
+def with_server(world: World, number: int, server: Server, wires: Wires | None = None) -> World:
+    servers = (*world.servers[:number], server, *world.servers[number + 1 :])
+    if wires is None:
+        return world._replace(servers=servers)
+    return world._replace(servers=servers, wires=tuple(wires))
+
+
+def apply(
+    world: World, number: int, update: int, client: int, sequence: int, rules: Rules
+) -> World:
+    """A primary admits a client's update and sends it to the copies that are in step."""
+    server = world.servers[number]
+    frame = Frame(UPDATE, server.lease, 0, len(server.contents), update=update)
+    if rules.log_in_update:
+        frame = frame._replace(log=(client, sequence))
+    wires = list(world.wires)
+    for copy in range(len(world.servers)):
+        at = number * len(world.servers) + copy
+        wire = wires[at]
+        if wire.phase == IN_STEP:
+            stamped = frame._replace(stamp=wire.stamp)
+            wires[at] = wire._replace(frames=(*wire.frames, stamped))
+    changed = _applied(server, update, server.lease, _logged(server.log, client, sequence))
+    begun = max(world.begun, update + 1)
+    return with_server(world, number, changed, wires)._replace(begun=begun)
+
+
+def _logged(log: tuple[int, ...], client: int, sequence: int) -> tuple[int, ...]:
+    return (*log[:client], max(sequence, log[client]), *log[client + 1 :])
+
+
+def _applied(server: Server, update: int, lease: int, log: tuple[int, ...]) -> Server:
+    contents = (*server.contents, update)
+    return server._replace(contents=contents, last_lease=lease, log=log)
+
+
+def required(world: World, number: int, rules: Rules) -> set[int]:
+    """The copies without whose acknowledgement this primary answers nobody."""
+    server = world.servers[number]
+    view = server.view
+    assert view is not None
+    needed = set(view.mirrors)
+    if not rules.wait_for_controller:
+        first = number * len(world.servers)
+        needed = {copy for copy in needed if world.wires[first + copy].phase != DOWN}
+    for entry in view.joining:
+        wire = world.wires[number * len(world.servers) + entry[0]]
+        in_step = wire.phase == IN_STEP and (rules.required_when_sent or wire.acked > 0)
+        sticky = rules.required_once_reported and entry in server.reported
+        if in_step or sticky:
+            needed.add(entry[0])
+    return needed
+
+
+def safe(world: World, number: int, update: int, rules: Rules) -> bool:
+    """Whether a primary may acknowledge an update that it has applied."""
+    if not rules.wait_for_copies:
+        return True
+    server = world.servers[number]
+    if update in server.contents:
+        version = server.contents.index(update) + 1
+    else:
+        version = len(server.contents)  # known by the log alone
+    if not rules.replays_wait and server.last_lease != server.lease:
+        return True
+    return all(
+        world.wires[number * len(world.servers) + copy].acked > version
+        for copy in required(world, number, rules)
+    )
+
+
+def connect(world: World, number: int, copy: int) -> World:
+    """A connection comes up, or a listed copy gets its first Align on one that is up."""
+    at = number * len(world.servers) + copy
+    wire = world.wires[at]
+    if wire.phase == DOWN:
+        wire = wire._replace(target=world.servers[copy].incarnation, frames=(), answers=())
+    wires = list(world.wires)
+    wires[at] = _align(wire, world.servers[number])
+    return world._replace(wires=tuple(wires))
+
+
+def _align(wire: Wire, server: Server) -> Wire:
+    frame = Frame(ALIGN, server.lease, wire.stamp, len(server.contents), server.last_lease)
+    return wire._replace(phase=ALIGNING, acked=0, frames=(*wire.frames, frame))
+
+
+def lose_connection(world: World, at: int, *, frames_arrive: bool) -> World:
+    """The answers on their way are gone, and the frames too unless the copy reads them late.
+
+    The primary remembers what was acknowledged.
+    """
+    wire = world.wires[at]
+    kept = Wire(DOWN, 0, wire.stamp, wire.acked) if wire.phase != LEFT else NO_WIRE
+    if frames_arrive:
+        kept = kept._replace(ghosts=wire.frames)
+    wires = list(world.wires)
+    wires[at] = kept
+    return world._replace(wires=tuple(wires), breaks_left=world.breaks_left - 1)
+
+
+def take_frame(world: World, at: int, rules: Rules) -> World:
+    """A copy handles the next frame of a connection and answers it."""
+    count = len(world.servers)
+    copy = at % count
+    wire = world.wires[at]
+    server, answer = _handled(world.servers[copy], wire.frames[0], rules)
+    wires = list(world.wires)
+    if world.servers[copy].view is not None and server.view is None:
+        _leave_all(wires, copy, count)
+    frames = wire.frames[1:]
+    if wire.phase == LEFT:
+        wires[at] = _left(wire._replace(frames=frames))._replace(stamp=wire.stamp)
+    else:
+        wires[at] = wire._replace(frames=frames, answers=(*wire.answers, answer))
+    return with_server(world, copy, server, wires)
+
+
+def take_ghost(world: World, at: int, rules: Rules) -> World:
+    """A copy handles a frame of an older connection. Nobody hears the answer."""
+    copy = at % len(world.servers)
+    wire = world.wires[at]
+    server, _ = _handled(world.servers[copy], wire.ghosts[0], rules)
+    wires = list(world.wires)
+    wires[at] = wire._replace(ghosts=wire.ghosts[1:])
+    if world.servers[copy].view is not None and server.view is None:
+        _leave_all(wires, copy, len(world.servers))
+    return with_server(world, copy, server, wires)
+
+
+def _handled(server: Server, frame: Frame, rules: Rules) -> tuple[Server, Answer]:
+    if rules.fence and frame.lease < server.lease:
+        return server, Answer(STALE, frame.lease, frame.stamp)
+    if frame.lease > server.lease:
+        server = server._replace(lease=frame.lease, view=None, reported=())
+    if frame.kind == ALIGN:
+        told, own = (frame.last_lease, frame.version), server.position
+        same = told == own if rules.lease_in_position else told[1] == own[1]
+        kind = SAME if same else DIFFERENT
+        return server, Answer(kind, frame.lease, frame.stamp, frame.version)
+    if frame.kind == SNAPSHOT:
+        told = (frame.last_lease, len(frame.contents))
+        late = server.last_lease == frame.lease and told < server.position
+        if late and rules.newer_contents_stay:
+            return server, Answer(OUT_OF_STEP, frame.lease, frame.stamp)
+        log = frame.log if rules.log_in_snapshot else tuple(0 for _ in frame.log)
+        server = server._replace(contents=frame.contents, last_lease=frame.last_lease, log=log)
+        return server, Answer(ACK, frame.lease, frame.stamp, len(server.contents))
+    if rules.update_at_position and frame.version != len(server.contents):
+        return server, Answer(OUT_OF_STEP, frame.lease, frame.stamp)
+    log = _logged(server.log, *frame.log) if frame.log else server.log
+    server = _applied(server, frame.update, frame.lease, log)
+    return server, Answer(ACK, frame.lease, frame.stamp, len(server.contents))
+
+
+def take_answer(world: World, at: int, rules: Rules) -> World:
+    """A primary handles the next answer on a connection."""
+    number = at // len(world.servers)
+    server, wire = world.servers[number], world.wires[at]
+    answer = wire.answers[0]
+    wire = wire._replace(answers=wire.answers[1:])
+    if answer.lease == server.lease and answer.stamp == wire.stamp:
+        wire = _answered(wire, answer, server, rules)
+    elif not rules.acks_after_align_only and answer.kind == ACK:
+        wire = wire._replace(acked=max(wire.acked, answer.version + 1))
+    wires = list(world.wires)
+    wires[at] = wire
+    return world._replace(wires=tuple(wires))
+
+
+def _answered(wire: Wire, answer: Answer, server: Server, rules: Rules) -> Wire:
+    if answer.kind == STALE:
+        return wire._replace(phase=DOWN, frames=(), answers=())
+    if wire.phase == ALIGNING:
+        if answer.kind == SAME:
+            moved_on = answer.version != len(server.contents)
+            if moved_on and rules.moved_on_since_align:
+                return _snapshot(wire, server)
+            return wire._replace(phase=IN_STEP, acked=answer.version + 1)
+        if answer.kind == DIFFERENT:
+            return _snapshot(wire, server)
+        if answer.kind == ACK and not rules.acks_after_align_only:
+            return wire._replace(acked=max(wire.acked, answer.version + 1))
+        return wire
+    if answer.kind == ACK:
+        return wire._replace(acked=max(wire.acked, answer.version + 1))
+    if answer.kind == OUT_OF_STEP:
+        return _align(wire, server)
+    return wire
+
+
+def _snapshot(wire: Wire, server: Server) -> Wire:
+    frame = Frame(
+        SNAPSHOT,
+        server.lease,
+        wire.stamp,
+        last_lease=server.last_lease,
+        contents=server.contents,
+        log=server.log,
+    )
+    return wire._replace(phase=IN_STEP, acked=0, frames=(*wire.frames, frame))
+
+
+def report(world: World, number: int, entry: tuple[int, int]) -> World:
+    """A primary tells that a joining copy is in step; the report may arrive late, or often."""
+    server = world.servers[number]
+    assert server.view is not None
+    told = (*entry, server.lease)
+    reports = tuple(sorted({*world.reports, told}))
+    reported = tuple(sorted({*server.reported, entry}))
+    return with_server(world, number, server._replace(reported=reported))._replace(reports=reports)
+
+
+def in_step_entries(world: World, number: int, rules: Rules) -> list[tuple[int, int]]:
+    """The entries that a primary may report now."""
+    server = world.servers[number]
+    assert server.view is not None
+    found = []
+    for entry in server.view.joining:
+        wire = world.wires[number * len(world.servers) + entry[0]]
+        acknowledged = wire.acked > 0 or not rules.in_step_when_acknowledged
+        in_step = wire.phase == IN_STEP and acknowledged
+        if not rules.entry_of_event:  # an event of an older entry still waits to be read
+            in_step = in_step or any(entry[0] == older for older, _ in server.reported)
+        if in_step and entry not in server.reported:
+            found.append(entry)
+    return found
+
+
+def learn(world: World, number: int, place: Place, rules: Rules) -> World:
+    """A server applies a placement that names it, however late."""
+    server = world.servers[number]
+    if place.primary == number:
+        return _lead(world, number, place, rules)
+    wires = list(world.wires)
+    _leave_all(wires, number, len(world.servers))
+    lease = max(server.lease, place.lease)
+    changed = server._replace(known=place.version, lease=lease, view=None, reported=())
+    if number not in place.copies() and not rules.keep_contents:
+        log = tuple(0 for _ in server.log)
+        changed = changed._replace(contents=(), last_lease=0, log=log)
+    return with_server(world, number, changed, wires)
+
+
+def _lead(world: World, number: int, place: Place, rules: Rules) -> World:
+    before, count = world.servers[number], len(world.servers)
+    old = before.view
+    kept = place.joining if place.lease == before.lease else ()
+    kept = kept if rules.entry_of_event else before.reported
+    reported = tuple(entry for entry in before.reported if entry in kept)
+    server = before._replace(known=place.version, lease=place.lease, view=place, reported=reported)
+    wires = list(world.wires)
+    for copy in range(count):
+        at = number * count + copy
+        if copy == number:
+            continue
+        if copy not in place.copies():
+            wires[at] = _left(wires[at])
+            continue
+        since = place.since(copy)
+        new_entry = since is not None and wires[at].stamp != since
+        if not rules.new_entry_new_start and old is not None and copy in old.copies():
+            new_entry = False
+        new_lease = place.lease != before.lease
+        if new_lease and not rules.align_at_new_lease:
+            new_lease = False
+        if new_entry or new_lease:
+            wires[at] = _renewed(wires[at], since or 0, server)
+    return with_server(world, number, server, wires)
+
+
+def _renewed(wire: Wire, stamp: int, server: Server) -> Wire:
+    """Another entry or another lease: what is known of the copy is forgotten, and it is asked."""
+    wire = wire._replace(stamp=stamp, acked=0)
+    return _align(wire, server) if wire.phase in (ALIGNING, IN_STEP) else wire
+
+
+def _left(wire: Wire) -> Wire:
+    """A copy that is not the sender's any more: what was sent may still arrive."""
+    if not wire.frames and not wire.ghosts:
+        return NO_WIRE
+    return Wire(LEFT, wire.target, frames=wire.frames, ghosts=wire.ghosts)
+
+
+def _leave_all(wires: Wires, number: int, count: int) -> None:
+    for at in range(number * count, number * count + count):
+        wires[at] = _left(wires[at])
+
+
+def crash(world: World, number: int) -> World:
+    """A server dies and is started again, empty. A dead one is one that does nothing any more."""
+    count = len(world.servers)
+    wires = list(world.wires)
+    for at in range(number, count * count, count):  # what was sent to it; answers still travel
+        wires[at] = wires[at]._replace(frames=(), ghosts=())
+    _leave_all(wires, number, count)
+    server = world.servers[number]
+    log = tuple(0 for _ in server.log)
+    fresh = Server(server.incarnation + 1, 0, 0, 0, (), log, None, ())
+    return with_server(world, number, fresh, wires)._replace(crashes_left=world.crashes_left - 1)
