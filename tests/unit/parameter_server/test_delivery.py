@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from manyhands import kernels
 from manyhands.errors import ProtocolError, ServerUnavailable, StaleRoute
 from manyhands.messages import Refusal
-from manyhands.parameter_server import lane_link
+from manyhands.parameter_server import delivery, lane_link
 from manyhands.parameter_server.delivery import Delivery, Work
 from manyhands.parameter_server.dialling import Dialling
 from manyhands.parameter_server.links import Links
@@ -365,22 +366,29 @@ def test_a_bucket_that_nobody_serves_is_waited_for(dialled, changing):
         Rig(changing, retry_s=0.05).carry_out(Sent().work)
 
 
-def test_time_begins_anew_with_every_answer_and_every_new_route(dialled, changing):
-    """Each attempt takes most of the time allowed; six of them succeed in the end."""
-    version = iter(range(2, 100))
+def test_time_begins_anew_with_every_answer_and_every_new_route(dialled, changing, monkeypatch):
+    """Two rounds in a row without either would be too many; the clock is the test's."""
+    now = [0.0]
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    rounds: list[str] = []
 
     def script(link: Any, part: Part, outcomes: Outcomes) -> None:
-        time.sleep(0.15)
-        if len(set(sent.done)) + len(part.numbers[:1]) < len(NUMBERS) // 2:
+        rounds.append(step := steps[min(len(rounds), len(steps) - 1)])
+        now[0] += 20.0
+        if step == "answer":
             outcomes[0] = 1
-            raise ConnectionResetError
-        if (number := next(version)) < 5:
-            changing.replace(table(number, lambda bucket: number % 2, lease=number))
-            raise ConnectionResetError
+        if step == "route":
+            version = len(rounds) + 1
+            changing.replace(table(version, lambda bucket: version % 2, lease=version))
+        raise ConnectionResetError
 
+    steps = ["answer", "route", "route", "answer", "vain"]
+    one_lane = ChunkSet(SHARDS, [c for c in SHARDS.chunks if SHARDS.lane_of(c) == 0])
     sent = Sent(script)
-    Rig(changing, retry_s=0.3).carry_out(sent.work)
-    assert sorted(set(sent.done)) == NUMBERS
+    with pytest.raises(ServerUnavailable, match="for 30 s"):
+        Rig(changing).delivery.carry_out(one_lane, sent.work)
+    assert rounds == [*steps, "vain"]
+    assert len(sent.done) == 2
 
 
 def test_servers_that_serve_nothing_any_more_are_hung_up_on(dialled, changing):
@@ -405,12 +413,12 @@ def test_large_parts_go_at_the_same_time(dialled):
     shards = make_shard_map([ParameterSpec("large", (4, 1 << 18))], servers=1, lanes=2)
     routes = StaticRoutes(shards, [Endpoint("127.0.0.1", 7)])
     links = Links(shards, shards.chunks, Dialling(token="", client=1), routes)
-    delivery = Delivery(shards, links, routes, retry_s=1.0, stopping=threading.Event(), name="test")
+    calls = Delivery(shards, links, routes, retry_s=1.0, stopping=threading.Event(), name="test")
     together = threading.Barrier(2)
 
     def work(link: Any, part: Part, outcomes: Outcomes) -> None:
         together.wait(30)
 
-    delivery.carry_out(ChunkSet(shards, shards.chunks), work)
+    calls.carry_out(ChunkSet(shards, shards.chunks), work)
     assert np.unique([link.lane for link in dialled]).tolist() == [0, 1]
-    delivery.close()
+    calls.close()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from scripted_controller import TOKEN, ScriptedController, member, placed
 
 from manyhands.errors import ConfigError, ProtocolError, ServerUnavailable
 from manyhands.parameter_server.placement import BucketPlace, Placement
@@ -21,6 +20,7 @@ from manyhands.parameter_server.routes import (
 )
 from manyhands.parameter_server.shard_map import ParameterSpec, make_shard_map
 from manyhands.transport.endpoint import Endpoint
+from tests.scripted_controller import TOKEN, ScriptedController, member, placed
 
 SHARDS = make_shard_map([ParameterSpec(f"p{n}", (20,)) for n in range(6)], servers=2, lanes=1)
 DOORS = [Endpoint("127.0.0.1", 7), Endpoint("127.0.0.1", 8)]

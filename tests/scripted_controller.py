@@ -21,6 +21,7 @@ class ScriptedController:
     def __init__(self, *, token: str = TOKEN, port: int = 0) -> None:
         self.placement: Placement | None = None
         self.beats: dict[int, dict[str, Any]] = {}  # the last heartbeat of each server
+        self.in_the_dark: set[int] = set()  # servers that are told nothing
         self.questions = 0
         self._news = threading.Condition()
         self._server = CallServer("127.0.0.1", port, token=token, handle=self._answer)
@@ -35,17 +36,23 @@ class ScriptedController:
             self.placement = placement
             self._news.notify_all()
 
-    def wait_for_beats(self, condition: Any) -> None:
-        """Wait until the heartbeats say so."""
+    def member(self, server: int) -> Member:
+        """The server as its heartbeat tells of it; waits for one."""
         with self._news:
-            assert self._news.wait_for(lambda: condition(self.beats), 60), self.beats
+            assert self._news.wait_for(lambda: server in self.beats, 60), "no heartbeat came"
+            told = self.beats[server]
+        return Member.from_json(
+            {name: told[name] for name in ("server", "incarnation", "endpoint", "replication")}
+            | {"host": told["host"], "draining": False}
+        )
 
     def _answer(self, command: str, arguments: dict[str, Any], peer: CallPeer) -> Any:
         with self._news:
             if command == "heartbeat":
                 self.beats[arguments["server"]] = arguments
                 self._news.notify_all()
-                return {"placement": self._newer(arguments["known"])}
+                is_told = arguments["server"] not in self.in_the_dark
+                return {"placement": self._newer(arguments["known"]) if is_told else None}
             assert command == "placement", command
             self.questions += 1
             until = time.monotonic() + arguments["wait_s"]
