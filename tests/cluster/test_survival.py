@@ -20,6 +20,7 @@ import pytest
 from manyhands import optim
 from manyhands.controller.settings import ControllerSettings
 from manyhands.controller.task import ControllerServing, ControllerTask, buckets_of
+from manyhands.errors import ServerUnavailable
 from manyhands.launch.local import Role, start_role
 from manyhands.parameter_server.placement import Placement
 from manyhands.parameter_server.server import Cut
@@ -62,10 +63,20 @@ class RealController:
         self.role.close()
 
     def placement(self) -> Placement:
+        """The newest; a controller that has just begun has read none yet, which is waited for."""
         assert self.endpoint is not None
+        found: list[object] = []
+
+        def told() -> bool:
+            try:
+                found.append(caller.call("placement", 20.0, after=-1, wait_s=1.0)["placement"])
+            except ServerUnavailable:  # another one leads until its lease has ended
+                return False
+            return found[-1] is not None
+
         with Caller(self.endpoint, token=self.token) as caller:
-            answer = caller.call("placement", 20.0, after=-1, wait_s=0.0)
-        return Placement.from_json(answer["placement"])
+            wait_until(told, what="a placement")
+        return Placement.from_json(found[-1])
 
     def wait_until_whole(self) -> None:
         """Wait until every bucket has all its copies, in step, on the processes that live."""
