@@ -200,7 +200,7 @@ class Mirrors:
                 role=stand.role,
                 lease=stand.lease,
                 mirrors=stand.mirrors,
-                joining=[peer for peer, _ in joining],
+                joining=joining,
             )
 
     def _listen(self) -> None:
@@ -216,9 +216,7 @@ class Mirrors:
     def _heard(self, kind: str, first: int, second: int, third: int) -> bool:
         """Take in an event of a lane; whether the controller should hear of it."""
         if kind == "in_step":
-            return self._got_in_step(
-                peer=first, chunk=second, since=self._listed[second].get(first, -1)
-            )
+            return self._got_in_step(peer=first, chunk=second, since=third)
         if kind == "peer_lost":
             self._peers.lost(first, second)
             return False
