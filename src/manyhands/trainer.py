@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,11 @@ class Trainer:
         directory, restored = self._open(resume, epochs)
         self.last_run = directory.path
         with directory.in_use(), EventStream(self._sinks(directory)) as stream:
-            job = self._job(source, sample, epochs, shuffle, stream.handle)
+            job = replace(
+                self._job(source, sample, epochs, shuffle, stream.handle),
+                run_dir=directory.path,
+                resumed_at=None if restored is None else restored.written_at,
+            )
             if resume is not None:
                 self._compare_data(directory, job)
             run = TrainingRun(job, self.strategy, directory, watching)

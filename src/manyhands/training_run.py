@@ -227,6 +227,7 @@ class TrainingRun:
             averaged=session.averaged(),
             extra={
                 "history": self.history,
+                "written_at": time.time(),
                 "random": torch.get_rng_state().numpy().tobytes(),
                 "early_stopping": early.state() if early else None,
             },

@@ -127,18 +127,23 @@ def test_replicas_are_added_and_removed_while_it_runs(make_trainer, tmp_path: Pa
     assert sessions[0].command({"command": "frobnicate"})["ok"] is False
 
 
-def test_a_lost_server_ends_the_run_with_a_sentence(make_trainer, tmp_path: Path) -> None:
+def test_servers_that_are_all_lost_with_nothing_written_back_end_the_run_with_a_sentence(
+    make_trainer, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
 
-    def kill_server(view: mh.RunView) -> None:
+    def kill_servers(view: mh.RunView) -> None:
         # By name: a replica that has not joined yet is no server either.
-        servers = [p for p in workers_of(os.getpid()) if "server 0" in p.cmdline()]
-        os.kill(servers[0].pid, signal.SIGKILL)
+        servers = [p for p in workers_of(os.getpid()) if p.cmdline()[-3].startswith("server ")]
+        assert len(servers) == 2
+        for server in servers:
+            os.kill(server.pid, signal.SIGKILL)
 
     trainer = make_trainer(
-        strategy=mh.Downpour(replicas=2, servers=2), callbacks=[Watch(1, kill_server)]
+        strategy=mh.Downpour(replicas=2, servers=2, write_back_s=None),
+        callbacks=[Watch(1, kill_servers)],
     )
-    with pytest.raises(WorkerError, match=r"Parameter server \d .*SIGKILL.*resume"):
+    with pytest.raises(WorkerError, match=r"Every copy of \d+ buckets .* resume"):
         trainer.fit(blobs(2048), epochs=200)
     resumed = make_trainer(strategy=mh.Downpour(replicas=2), run_dir=None)
     result = resumed.fit(blobs(2048), validation=blobs(seed=1), epochs=6, resume=run)
@@ -272,12 +277,12 @@ def test_however_the_driver_ends_nothing_survives_it(tmp_path: Path, ending: int
     try:
         wait_until(lambda: len(replica_pids(run)) == 2, what="both replicas train")
         roles = workers_of(driver.pid)
-        assert len(roles) == 4
+        assert len(roles) == 5  # the controller too
         driver.send_signal(ending)
         driver.wait(30)
         wait_until(
             lambda: not any(psutil.pid_exists(role.pid) and role.is_running() for role in roles),
-            what="servers and replicas have ended",
+            what="servers, replicas and the controller have ended",
             deadline_s=15,
         )
     finally:

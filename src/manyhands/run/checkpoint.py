@@ -61,6 +61,11 @@ class Restored:
     path: Path
     refused: tuple[str, ...]
 
+    @property
+    def written_at(self) -> float:
+        """When it was written, in seconds since 1970; 0 for one that does not say."""
+        return float(self.checkpoint.extra.get("written_at", 0.0))
+
 
 def save(directory: Path | str, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
     """Add a checkpoint to `directory` and keep the last `keep`. One writer at a time.

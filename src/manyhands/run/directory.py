@@ -3,6 +3,7 @@
 runs/mnist-20261115-204201/
     run.toml             the configuration
     checkpoints/         the last complete states of the training
+    store/               until the run is complete: what parameter servers wrote back last
     model.safetensors    the weights, the latest or the final ones
     events.jsonl         what happened, one JSON object a line
     tensorboard/         the curves for TensorBoard

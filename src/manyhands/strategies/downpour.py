@@ -5,7 +5,9 @@ DistBelief, section 4.1, with the protocols of Adam, sections 3.2.5 and 3.2.6. H
     driver                               replicas                        parameter servers
     ------                               --------                        -----------------
  1  cuts the parameters into chunks,
-    starts servers, sets the weights  ------------------------------->   hold chunks and their state
+    starts a controller and servers,
+    sets the weights  ----------------------------------------------->   hold chunks, their state
+                                                                         and each other's copies
  2  starts replicas                 ->   pull the weights
  3  opens an epoch: leases pieces   ->   train; local weights move
  4                                       push sums, factors or rows ->   queue, apply, acknowledge
@@ -15,6 +17,7 @@ DistBelief, section 4.1, with the protocols of Adam, sections 3.2.5 and 3.2.6. H
     pulls a snapshot and validates it
     while the replicas go on
  7  a replica dies: its pieces return    the others go on                what it pushed counts
+ 8  a server dies: it is started again   follow its chunks to another    a copy serves on at once
 
 No replica waits for another. What a replica computes on is stale by what others pushed since its
 last pull; the servers measure that for every push.
@@ -33,6 +36,7 @@ from manyhands.optim.rules import Outer, Rule
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
 from manyhands.strategies.downpour_session import DownpourSession
+from manyhands.strategies.faults import FaultPlan
 from manyhands.strategies.strategy import (
     Session,
     Strategy,
@@ -60,6 +64,15 @@ class Downpour(Strategy):
     `compress` ("bfloat16", "int8", "topk" with the share `keep`) shrinks dense pushes; what it
     drops is sent later. `forms` overrules the form of update ("delta", "factors", "rows") by
     parameter name. `prefixes` are commands that replicas are started under, each in turn.
+
+    Every push is on `copies` servers before it is acknowledged (by default on three, or as many as
+    there are): any server may be lost, all but one of them at once, and is started again, as are
+    replicas and the controller. A server counts as lost when it is not heard for `lease_s`. Every
+    `write_back_s` what has changed is written to the run's directory (None: never), from which a
+    run is resumed on any number of servers. `registry` is where the controller keeps who holds
+    what: "embedded" in a file, or "etcd://host:port,host:port". Servers talk to each other at
+    `replication_host`, to the controller at `admin_host`; both are `host` unless given. `faults`
+    is what is to go wrong on purpose.
     """
 
     replicas: int = 2
@@ -82,13 +95,20 @@ class Downpour(Strategy):
     share_batch: bool = True
     refuse_nonfinite: bool = True
     prefixes: Sequence[Sequence[str]] = ()
+    copies: int | None = None
+    write_back_s: float | None = 5.0
+    lease_s: float = 1.0
+    registry: str = "embedded"
+    replication_host: str | None = None
+    admin_host: str | None = None
+    faults: FaultPlan | None = None
 
     name: ClassVar[str] = "downpour"
 
     def __post_init__(self) -> None:
         for name in ("replicas", "servers", "push_every", "fetch_every", "max_staleness"):
             _check_count(name, getattr(self, name))
-        for name in ("workers", "lanes"):
+        for name in ("workers", "lanes", "copies"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
         _check_choice("push", self.push, (None, "gradients", "weights"))
@@ -98,8 +118,34 @@ class Downpour(Strategy):
         _check_share("warm_start", self.warm_start, may_be_zero=True)
         _check_share("epoch_share", self.epoch_share)
         _check_share("keep", self.keep)
+        self._check_survival()
         if self.outer is not None and self.push == "gradients":
             raise ConfigError('Downpour: outer is a rule for moved weights; give push="weights".')
+
+    def _check_survival(self) -> None:
+        if self.copies is not None and self.copies > min(3, self.servers):
+            raise ConfigError(
+                f"Downpour: copies is {self.copies} and servers is {self.servers}; expected at "
+                "most 3 copies, each on a server of its own."
+            )
+        for name in ("write_back_s", "lease_s"):
+            value = getattr(self, name)
+            if value is None and name == "write_back_s":
+                continue
+            if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+                raise ConfigError(f"Downpour: {name} is {value!r}; expected seconds > 0.")
+        if self.registry != "embedded" and not self.registry.startswith(("etcd://", "etcds://")):
+            raise ConfigError(
+                f"Downpour: registry is {self.registry!r}; expected 'embedded' or "
+                "'etcd://host:port,host:port'."
+            )
+        if self.faults is not None:
+            self.faults.check(servers=self.servers, replicas=self.replicas)
+
+    @property
+    def hosts(self) -> tuple[str, str, str]:
+        """The addresses of updates, of replication and of administration."""
+        return self.host, self.replication_host or self.host, self.admin_host or self.host
 
     @property
     def worker_count(self) -> int:
@@ -135,10 +181,14 @@ class Downpour(Strategy):
         plain = {
             key: value
             for key, value in asdict(self).items()
-            if value is not None and key not in ("outer", "prefixes")
+            if value is not None and key not in ("outer", "prefixes", "faults")
         }
-        outer = {} if self.outer is None else {"outer": self.outer.to_dict()}
-        return {"name": self.name, **plain, **outer, "workers": self.workers_per_replica}
+        parts: dict[str, Any] = {"workers": self.workers_per_replica}
+        if self.outer is not None:
+            parts["outer"] = self.outer.to_dict()
+        if self.faults is not None:
+            parts["faults"] = self.faults.in_words()
+        return {"name": self.name, **plain, **parts}
 
 
 def _check_count(name: str, value: object) -> None:

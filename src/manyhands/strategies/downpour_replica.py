@@ -30,6 +30,7 @@ from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Adam, Rule
 from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.dialling import OwnMemory
+from manyhands.parameter_server.routes import ControllerRoutes
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.replica import plan as native_plan
 from manyhands.replica.flat_weights import FlatLayout, copies_for_threads
@@ -80,7 +81,7 @@ class ReplicaTask:
     number: int
     job: TrainingJob
     shard_map: ShardMap
-    endpoints: tuple[Endpoint, ...]
+    controller: Endpoint
     settings: ReplicaSettings
     access: dict[str, Any]  # what lets a client in: see `ParameterClient`
     plan: native_plan.PlanDescription | None
@@ -213,15 +214,22 @@ class _Replica:
         return [*names, "sent"] if self._settings.compress else names
 
     def _make_client(self) -> ParameterClient:
-        settings = self._settings
+        settings, access = self._settings, self._task.access
+        purpose = f"replica {self._task.number}"
+        routes = ControllerRoutes(
+            self._task.controller,
+            token=access["token"],
+            credentials=access["credentials"],
+            purpose=purpose,
+        )
         return ParameterClient(
             self._task.shard_map,
-            self._task.endpoints,
+            routes,
             own=OwnMemory.of(self._lines.arena),
-            purpose=f"replica {self._task.number}",
+            purpose=purpose,
             encoding=settings.compress or "float32",
             keep=settings.keep,
-            **self._task.access,
+            **access,
         )
 
     def _fetch_first(self) -> None:

@@ -1,12 +1,12 @@
 """The driver's side of a Downpour run: opens epochs, takes snapshots, tells how it goes.
 
 What can be asked for is in `downpour.py`, with a picture of the whole; this is steps 1, 3, 6 and 7
-of it (Adam, section 3.2.5).
+of it (Adam, section 3.2.5). Who dies is replaced by the crews (`replica_crew.py`,
+`server_crew.py`, `controller_keeper.py`), beside this.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,24 +16,21 @@ import torch
 
 from manyhands.data.source import epoch_order
 from manyhands.errors import ServerUnavailable, TrainingDiverged
-from manyhands.optim.rules import SGD, Adagrad, Rule
-from manyhands.parameter_server.forms import FormChoice
-from manyhands.parameter_server.server import ServerSettings
-from manyhands.parameter_server.shard_map import Form, ParameterSpec, make_shard_map
-from manyhands.replica.layout import likes_channels_last
-from manyhands.replica.plan import PlanDescription
-from manyhands.replica.pool import usable_cores
-from manyhands.replica.shared_weights import trainable
-from manyhands.strategies import update_forms
-from manyhands.strategies.cluster import Cluster, ClusterPlan
+from manyhands.optim.rules import Rule
+from manyhands.parameter_server.restoring import StoredModel
+from manyhands.strategies.cluster import Cluster
+from manyhands.strategies.cluster_files import ClusterFiles
 from manyhands.strategies.cluster_report import ClusterReport
+from manyhands.strategies.controller_keeper import ControllerKeeper
 from manyhands.strategies.coordinator import Coordinator
 from manyhands.strategies.divergence import diverged
-from manyhands.strategies.downpour_replica import ReplicaSettings
-from manyhands.strategies.leases import LeaseDesk
-from manyhands.strategies.native_form import counted, form_in_words, planned
+from manyhands.strategies.downpour_commands import DownpourCommands
+from manyhands.strategies.downpour_plan import DownpourPlan
+from manyhands.strategies.downpour_victims import DownpourVictims
+from manyhands.strategies.exchange import Line
+from manyhands.strategies.fault_injection import FaultInjector
 from manyhands.strategies.notices import Notices
-from manyhands.strategies.pieces import piece_samples, pieces_per_epoch
+from manyhands.strategies.placement_story import PlacementStory
 from manyhands.strategies.replica_crew import DivergedReplica, ReplicaCrew
 from manyhands.strategies.server_crew import ServerCrew
 from manyhands.strategies.snapshots import MovingAverage, Snapshots
@@ -44,7 +41,6 @@ from manyhands.strategies.strategy import (
     checked_state,
 )
 from manyhands.telemetry.events import Note, Progress
-from manyhands.transport.endpoint import is_loopback
 
 if TYPE_CHECKING:
     from manyhands.strategies.downpour import Downpour
@@ -54,7 +50,6 @@ _REPORT_EVERY_S = 1.0
 _FLUSH_WITHIN_S = 60.0
 _LAST_WORDS_WITHIN_S = 2.0  # of an epoch that is over; what comes later counts all the same
 _EXPLAIN_WITHIN_S = 2.0
-_MUCH_SMALLER = 8  # gradients are pushed where they are so many times smaller
 
 
 class DownpourSession(Session):
@@ -63,19 +58,10 @@ class DownpourSession(Session):
     def __init__(self, job: TrainingJob, strategy: Downpour) -> None:
         self._whole = job
         self._strategy = strategy
-        self._job = _shared_out(job, strategy)
-        self._push, self._choices = self._choose()
-        self._server_rule = self._rule_of_servers()
-        plan, reason = self._plan_or_reason()
-        self._cluster = Cluster(self._job, self._cluster_plan(plan))
-        self._notices = Notices()
-        self._desk = self._make_desk()
-        self._crew = ReplicaCrew(self._desk, self._cluster.start_replica, self._notices)
-        self._servers = ServerCrew(self._cluster, self._notices)
-        self._coordinator = Coordinator(self._notices, [self._crew, self._servers])
-        self._report = ClusterReport(
-            self._crew, self._servers, every_s=_REPORT_EVERY_S, lanes=self._lanes
-        )
+        self._plan = DownpourPlan(job, strategy)
+        self._job = self._plan.job
+        self._files = ClusterFiles(self._plan)
+        self._ending = ExitStack()  # each in turn, the last first, whatever a Ctrl-C interrupts
         self._average: MovingAverage | None = None
         self._averaged: dict[str, torch.Tensor] | None = None
         self._steps_before = 0
@@ -85,7 +71,8 @@ class DownpourSession(Session):
         except BaseException:
             self.close()
             raise
-        self._tell(reason)
+        for sentence in self._plan.in_words(secured=self._cluster.is_secured):
+            self._job.emit(Note(message=sentence))
 
     # --- an epoch
 
@@ -114,6 +101,7 @@ class DownpourSession(Session):
                 self._average.start()
             self._coordinator.start()
             self._crew.add(self._strategy.replicas)
+            self._begin_faults()
 
     def _open(self, epoch: int) -> None:
         self._opened.setdefault(epoch, time.monotonic())
@@ -167,10 +155,10 @@ class DownpourSession(Session):
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
         with self._explained():
-            states = self._snapshots.states(len(self._server_rule.states))
+            states = self._snapshots.states(len(self._rule.states))
         return {
             f"{name}.{state}": self._layout.view(torch.from_numpy(line), name).contiguous()
-            for state, line in zip(self._server_rule.states, states, strict=True)
+            for state, line in zip(self._rule.states, states, strict=True)
             for name in self._layout.names
         }
 
@@ -181,13 +169,10 @@ class DownpourSession(Session):
         step: int,
     ) -> None:
         checked_state(self.optimizer_state(), optimizer, "optimizer state")
-        lines = []
-        for state in self._server_rule.states:
-            line = torch.zeros(self._layout.floats)
-            named = {name: optimizer[f"{name}.{state}"] for name in self._layout.names}
-            self._layout.write(named, line)
-            lines.append(line.numpy())
-        self._snapshots.set_states(lines)
+        if self._stored is None:
+            self._snapshots.set_states([self._line_of(optimizer, s) for s in self._rule.states])
+        else:
+            self._go_on_from(self._stored)
         if step:
             self._desk.skip_warm_start()
         self._steps_before = step * self._job.batches_per_epoch // self._whole.batches_per_epoch
@@ -198,155 +183,128 @@ class DownpourSession(Session):
             self._average.restart(line)
             self._averaged = averaged
 
+    def _line_of(self, optimizer: dict[str, torch.Tensor], state: str) -> Line:
+        line = torch.zeros(self._layout.floats)
+        named = {name: optimizer[f"{name}.{state}"] for name in self._layout.names}
+        self._layout.write(named, line)
+        return line.numpy()
+
+    def _go_on_from(self, stored: StoredModel) -> None:
+        """Take the optimizer's state from the store too, as the weights were, and say so."""
+        self._snapshots.set_states(stored.states[: len(self._rule.states)])
+        newer_s = stored.written_at - (self._job.resumed_at or 0.0)
+        message = (
+            f"Going on from what the parameter servers wrote back {newer_s:,.1f} s after the last "
+            "checkpoint; the epoch that was under way begins again."
+        )
+        self._job.emit(Note(message=message))
+
+    @property
+    def _rule(self) -> Rule:
+        """The rule that servers apply."""
+        return self._plan.server_rule
+
     # --- at the request of a person
 
     def command(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Show, add or remove replicas while the run goes on."""
+        """Show, add or remove replicas and servers while the run goes on."""
         if not self._coordinator.is_alive():
             return {"ok": False, "message": "The run has not begun to train yet."}
-        name, count = request.get("command"), request.get("count", 0)
-        if name not in ("replicas", "add", "remove"):
-            return {"ok": False, "message": f"No command is called {name!r}."}
-        if name != "replicas" and (not isinstance(count, int) or not 1 <= count <= 64):
-            return {"ok": False, "message": f"count is {count!r}; expected 1 to 64."}
-        message = ""
-        if name == "add":
-            self._crew.add(count)
-            message = f"{counted(count, 'replica')} will join."
-        elif name == "remove":
-            gone = self._crew.remove(count)
-            message = f"{counted(len(gone), 'replica')} will leave; one always stays."
-        return {"ok": True, "message": message, "replicas": self._replica_table()}
-
-    def _replica_table(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "replica": place.number,
-                "pid": place.role.pid,
-                "samples_per_s": place.samples_per_s,
-            }
-            for place in self._crew.places
-        ]
+        return self._commands.answer(request)
 
     # --- set-up and end
 
     def close(self) -> None:
-        with ExitStack() as ending:  # each in turn, whatever another Ctrl-C interrupts
-            ending.callback(self._cluster.close)
-            ending.callback(self._crew.close)
-            ending.callback(self._coordinator.close)
-            if self._average is not None:
-                ending.callback(self._average.close)
+        self._ending.close()
+
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        if exc_info[0] is None:  # complete, and so is its checkpoint
+            self._files.discard_store()
 
     def _set_up(self) -> None:
-        line = self._cluster.start()
-        assert self._cluster.client is not None
+        ending = self._ending
+        ending.callback(self._files.close)
+        self._stored, trouble = self._files.read_store()
+        if trouble:
+            self._job.emit(Note(message=trouble, warning=True))
+        self._cluster = Cluster(self._plan, self._files)
+        ending.callback(self._cluster.close)
         self._layout = self._cluster.layout
-        self._snapshots = Snapshots(self._cluster.client, self._layout)
+        self._make_crews()
+        self._controller.start()
+        self._servers.start(self._strategy.servers)
+        self._cluster.place_data()  # while they start
+        self._controller.await_serving()
+        self._servers.await_serving()
+        self._connect()
+        self._make_coordinator()
+
+    def _make_crews(self) -> None:
+        cluster, ending = self._cluster, self._ending
+        self._notices = notices = Notices()
+        self._controller = ControllerKeeper(cluster.start_controller, cluster.caller(), notices)
+        self._servers = ServerCrew(cluster.start_server, self._controller, notices, cluster.hang_up)
+        self._desk = self._plan.make_desk()
+        self._crew = ReplicaCrew(self._desk, cluster.start_replica, notices)
+        for crew in (self._controller, self._servers, self._crew):
+            ending.callback(crew.close)
+
+    def _connect(self) -> None:
+        """Connect to the servers and give them the weights, the model's or those stored."""
+        client, self._routes = self._cluster.connect()
+        self._snapshots = Snapshots(client, self._layout)
+        line = self._cluster.line_of_model()
+        if self._stored is not None:
+            line = self._stored.weights
+        client.set_weights(line)
+        if self._stored is not None:
+            self._snapshots.into(self._job.model)
         if self._job.ema is not None:
+            start = torch.from_numpy(line)
             self._average = MovingAverage(
-                self._job.ema, self._snapshots, line, self._steps, self._notices.fail
+                self._job.ema, self._snapshots, start, self._steps, self._notices.fail
             )
-            self._averaged = {n: v.clone() for n, v in self._layout.views(line).items()}
+            self._ending.callback(self._average.close)
+            self._ending.callback(self._cluster.hang_up)  # it must not wait for a server then
+            self._averaged = {n: v.clone() for n, v in self._layout.views(start).items()}
 
-    def _make_desk(self) -> LeaseDesk:
-        job, strategy = self._job, self._strategy
-        pieces = pieces_per_epoch(job)
-        pushes_per_piece = max(1, piece_samples(job) // job.batch_size // strategy.push_every)
-        bound = strategy.max_staleness // pushes_per_piece
-        return LeaseDesk(
-            pieces,
-            share=strategy.epoch_share,
-            warm_pieces=math.ceil(strategy.warm_start * pieces),
-            bound=bound if strategy.staleness == "bound" else None,
+    def _make_coordinator(self) -> None:
+        self._coordinator = Coordinator(
+            self._notices, [self._crew, self._servers, self._controller]
         )
-
-    def _cluster_plan(self, plan: PlanDescription | None) -> ClusterPlan:
-        job, strategy = self._whole, self._strategy
-        specs = [
-            ParameterSpec(name, tuple(p.shape), self._choices[name].form)
-            for name, p in trainable(job.model).items()
-        ]
-        return ClusterPlan(
-            shard_map=make_shard_map(specs, servers=strategy.servers, lanes=self._lanes),
-            rule=self._server_rule,
-            settings=ServerSettings(
-                host=strategy.host,
-                refuse_nonfinite=strategy.refuse_nonfinite,
-                staleness="scale" if strategy.staleness == "scale" else "ignore",
-            ),
-            plan=plan,
-            channels_last=plan is None and likes_channels_last(job.model, job.step, job.sample),
-            same_machine=self._same_machine,
-            replica=ReplicaSettings(
-                workers=strategy.workers_per_replica,
-                push_every=strategy.push_every,
-                fetch_every=strategy.fetch_every,
-                sends_weights=self._push == "weights",
-                weight_rate=self._server_rule.lr,
-                compress=strategy.compress,
-                keep=strategy.keep,
-            ),
-            prefixes=strategy.prefixes,
+        self._ending.callback(self._coordinator.close)
+        self._report = ClusterReport(
+            self._crew, self._servers, every_s=_REPORT_EVERY_S, lanes=self._plan.lanes
         )
+        self._commands = DownpourCommands(self._crew, self._servers, self._controller)
+        self._story = PlacementStory(self._plan.copies, self._strategy.write_back_s or 0.0)
+        self._routes.listen(lambda table: self._note_placement())
+        self._note_placement()
 
-    @property
-    def _lanes(self) -> int:
-        return self._strategy.lanes or max(1, usable_cores() // self._strategy.servers)
+    def _note_placement(self) -> None:
+        """Tell what changed; in the thread of the routes."""
+        placement = self._routes.placement
+        assert placement is not None
+        with self._notices.changed:
+            for event in self._story.go_on(placement, time.monotonic()):
+                self._notices.tell(event)
+            self._servers.note(placement)
 
-    @property
-    def _same_machine(self) -> bool:
-        return self._strategy.transport == "auto" and is_loopback(self._strategy.host)
-
-    def _rule_of_servers(self) -> Rule:
-        """The optimizer, or what is done with moved weights: the outer rule, or their sum."""
-        if self._push == "gradients":
-            return self._job.rule
-        return self._strategy.outer or SGD(lr=1.0)
-
-    def _plan_or_reason(self) -> tuple[PlanDescription | None, str]:
-        if any(choice.form is Form.FACTORS for choice in self._choices.values()):
-            return None, "which gives the factors of linear layers"
-        return planned(self._whole)
-
-    def _choose(self) -> tuple[str, dict[str, FormChoice]]:
-        """What is pushed, and the form of each parameter's updates."""
-        strategy, how = self._strategy, {"compress": self._strategy.compress}
-        deltas = update_forms.all_deltas(self._job, keep=strategy.keep, **how)
-        if strategy.push == "weights" or strategy.outer is not None:
-            return "weights", deltas
-        forms = update_forms.choose_forms(
-            self._job,
-            batches=strategy.push_every,
-            keep=strategy.keep,
-            wanted=strategy.forms or {},
-            **how,
-        )
-        smaller = update_forms.total_bytes(forms) * _MUCH_SMALLER <= update_forms.total_bytes(
-            deltas
-        )
-        asked = strategy.push == "gradients" or strategy.forms
-        if asked or smaller or isinstance(self._job.rule, Adagrad):
-            return "gradients", forms
-        return "weights", deltas
+    def _begin_faults(self) -> None:
+        if self._strategy.faults:
+            victims = DownpourVictims(
+                self._crew,
+                self._servers,
+                self._controller,
+                placement=lambda: self._routes.placement,
+                chunks=len(self._plan.shard_map.chunks),
+            )
+            injector = FaultInjector(self._strategy.faults, victims, self._notices.tell)
+            self._ending.callback(injector.close)
+            injector.start()
 
     # --- telling
-
-    def _tell(self, reason: str) -> None:
-        strategy = self._strategy
-        where = "shared memory" if self._same_machine else "TCP"
-        secured = " with TLS" if self._cluster.is_secured else ""
-        self._job.emit(
-            Note(
-                message=f"Downpour: {counted(strategy.replicas, 'replica')} of "
-                f"{counted(strategy.workers_per_replica, 'worker')}, "
-                f"{counted(strategy.servers, 'server')} over {where}{secured}, "
-                f"pushing {self._push}, "
-                f"{form_in_words(reason)}"
-            )
-        )
-        for message in update_forms.in_words(self._choices):
-            self._job.emit(Note(message=message))
 
     def _show(self, epoch: int) -> None:
         job, account = self._job, self._crew.account(epoch)
@@ -397,14 +355,3 @@ class DownpourSession(Session):
         whole = message.batch * size // self._whole.batch_size  # the batch as the user counts them
         step = message.epoch * self._whole.batches_per_epoch + whole
         return diverged(message.epoch, whole, step, message.loss, indices)
-
-
-def _shared_out(job: TrainingJob, strategy: Downpour) -> TrainingJob:
-    """The job in steps of one worker's share of a batch.
-
-    An outer rule averages what replicas did, so each of them takes whole batches for itself.
-    """
-    if not strategy.share_batch:
-        return job
-    sharing = strategy.workers_per_replica * (1 if strategy.outer else strategy.replicas)
-    return job.shared_out(sharing)

@@ -40,8 +40,13 @@ class Fault:
 class Chaos:
     """Something goes wrong every few seconds, drawn from this seed (None draws one)."""
 
-    seed: int | None
-    every_s: float
+    seed: int | None = None
+    every_s: float = 4.0
+
+    def __post_init__(self) -> None:
+        _check_seconds("every_s", self.every_s)
+        if self.seed is not None and (type(self.seed) is not int or self.seed < 0):
+            raise ConfigError(f"FaultPlan: seed is {self.seed!r}; expected a whole number >= 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +84,18 @@ class FaultPlan:
         at_push: int | None = None,
         at_s: float | None = None,
     ) -> FaultPlan:
-        """Let nothing through between two servers for a while."""
-        if one == other or not all(name.startswith("server/") for name in (one, other)):
+        """Let nothing through between two servers, or a server and the controller, for a while."""
+        _check_names((one, other))
+        if one == other or any(name.startswith("replica/") for name in (one, other)):
             raise ConfigError(
-                f"FaultPlan: cut({one!r}, {other!r}) is between two servers, such as "
-                "'server/0' and 'server/2'."
+                f"FaultPlan: cut({one!r}, {other!r}) is between two servers, or a server and the "
+                "controller: give 'server/0' and 'server/2'."
             )
         return self._with("cut", (one, other), for_s, at_push, at_s)
 
     def random(self, seed: int | None = None, every_s: float = 4.0) -> FaultPlan:
         """Let something go wrong about every `every_s` seconds until the run ends."""
-        _check_seconds("every_s", every_s)
-        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-            raise ConfigError(f"FaultPlan: seed is {seed!r}; expected a whole number >= 0.")
-        return replace(self, chaos=Chaos(seed=seed, every_s=float(every_s)))
+        return replace(self, chaos=Chaos(seed=seed, every_s=every_s))
 
     def __bool__(self) -> bool:
         return bool(self.faults) or self.chaos is not None
@@ -108,6 +111,15 @@ class FaultPlan:
                     f"{replicas} replicas, which are numbered from 0."
                 )
 
+    def in_words(self) -> list[str]:
+        """The plan as a run's configuration shows it."""
+        faults = [
+            f"{fault.action} {' '.join(fault.targets)}{_when(fault)}" for fault in self.faults
+        ]
+        chaos = self.chaos
+        seeded = "" if chaos is None or chaos.seed is None else f", seed {chaos.seed}"
+        return faults if chaos is None else [*faults, f"chaos every {chaos.every_s:g} s{seeded}"]
+
     def _with(
         self,
         action: Literal["kill", "pause", "cut"],
@@ -122,6 +134,13 @@ class FaultPlan:
         _check_moment(at_push, at_s)
         fault = Fault(action=action, targets=targets, for_s=for_s, at_push=at_push, at_s=at_s)
         return replace(self, faults=(*self.faults, fault))
+
+
+def _when(fault: Fault) -> str:
+    length = f" for {fault.for_s:g} s" if fault.for_s else ""
+    if fault.at_push is not None:
+        return f"{length} at push {fault.at_push}"
+    return f"{length} at {fault.at_s or 0.0:g} s"
 
 
 def _check_names(names: Iterable[str]) -> None:

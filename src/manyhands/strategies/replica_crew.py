@@ -50,6 +50,7 @@ class _State:
     epochs: dict[int, EpochAccount] = field(default_factory=dict)
     gone: Traffic = field(default_factory=Traffic)
     deaths: dict[int, int] = field(default_factory=dict)
+    excused: set[int] = field(default_factory=set)  # whose next death does not count
     began: float | None = None  # when the first replica could train
     next_number: int = 0
     closing: bool = False
@@ -162,6 +163,11 @@ class ReplicaCrew:
             ]
         return merged_buffers(reported)
 
+    def expect_death(self, number: int) -> None:
+        """The next death of this replica is nobody's fault, and does not count."""
+        with self._changed:
+            self._state.excused.add(number)
+
     def close(self) -> None:
         """End every replica; may be called twice. The coordinator has been closed before."""
         with self._changed:
@@ -257,7 +263,9 @@ class ReplicaCrew:
     def _replace(self, place: ReplicaPlace, reason: str, returned: int) -> None:
         """Start a successor, unless a replica has died too often without getting anything done."""
         state = self._state
-        deaths = state.deaths[place.number] = state.deaths.get(place.number, 0) + 1
+        deaths = state.deaths.get(place.number, 0) + (place.number not in state.excused)
+        state.deaths[place.number] = deaths
+        state.excused.discard(place.number)
         successor = self._place(place.number).role.pid if deaths <= _DEATHS_ALLOWED else None
         self._notices.tell(
             ReplicaLost(

@@ -28,3 +28,8 @@ class RestartHistory:
         if recent == 1:
             return 0.0
         return float(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (recent - 2)))
+
+
+def too_often(reason: str) -> str:
+    """Why nobody takes the place of one that died like this again."""
+    return f"{reason}, {MOST_DEATHS} deaths within {WITHIN_S:g} s"

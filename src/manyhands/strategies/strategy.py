@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,7 +52,11 @@ class EMA:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """Everything a strategy needs to know, checked by the trainer before it gets here."""
+    """Everything a strategy needs to know, checked by the trainer before it gets here.
+
+    `run_dir` is where it may keep files of its own. `resumed_at` is when the checkpoint was written
+    that the run goes on from, in seconds since 1970; None for a run that begins.
+    """
 
     model: nn.Module
     step: StepFunction
@@ -65,6 +70,8 @@ class TrainingJob:
     shuffle: bool
     ema: EMA | None
     emit: Callable[[Event], None]
+    run_dir: Path | None = None
+    resumed_at: float | None = None
 
     @property
     def batches_per_epoch(self) -> int:

@@ -27,6 +27,12 @@ def test_a_plan_grows_and_stays_as_it_was():
     assert pause.is_due(0, 0.0)
     assert [cut.is_due(10**9, seconds) for seconds in (1.4, 1.5)] == [False, True]
     assert mh.FaultPlan().random()
+    assert plan.random(seed=3).in_words() == [
+        "kill server/1 at push 500",
+        "pause replica/0 for 5 s at 0 s",
+        "cut server/0 server/2 for 3 s at 1.5 s",
+        "chaos every 4 s, seed 3",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,7 @@ def test_a_plan_grows_and_stays_as_it_was():
         (lambda plan: plan.kill("server/1", at_s=float("nan")), "nan"),
         (lambda plan: plan.pause("server/1", for_s=0), "for_s is 0"),
         (lambda plan: plan.cut("server/1", "server/1", for_s=1), "two servers"),
-        (lambda plan: plan.cut("server/1", "controller", for_s=1), "two servers"),
+        (lambda plan: plan.cut("server/1", "replica/0", for_s=1), "two servers"),
         (lambda plan: plan.random(seed=-3), "-3"),
         (lambda plan: plan.random(every_s=0), "every_s is 0"),
         (lambda plan: plan.kill("server/3").check(servers=3, replicas=9), "no 'server/3'"),
