@@ -1,0 +1,201 @@
+"""Random faults for a fleet: kills, pauses and cuts, never of a bucket's last copy.
+
+Which fault comes next is drawn from a seed. What is allowed at a moment depends on the processes: a
+server is killed only if every bucket that it holds has another copy in step on a process that runs,
+by the placement that is committed; the controller stands still while that is looked up, because it
+alone could change it. Everything else may overlap: kills with recovery, pauses with cuts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.contestants.fleet import Fleet
+
+PATIENCE_S = 60.0
+KINDS = {
+    "kill a server": 10,
+    "pause a server": 6,
+    "cut two servers": 5,
+    "cut from the controller": 3,
+    "kill the controller": 3,
+    "pause the controller": 2,
+    "pause a client": 2,
+}
+
+
+@dataclass(order=True)
+class Repair:
+    """What is due later: a process starts again, a cut ends."""
+
+    due_s: float
+    number: int
+    act: Callable[[], None] = field(compare=False)
+    touches: frozenset[str] = field(compare=False)
+
+
+class Mishaps:
+    """Draws faults and repairs what they broke when it is due. Not thread-safe."""
+
+    def __init__(self, fleet: Fleet, clients: Sequence[int], seed: int) -> None:
+        self._fleet = fleet
+        self._clients = clients  # their processes
+        self._random = random.Random(seed)
+        self._repairs: list[Repair] = []
+        self._numbers = itertools.count()
+        self.done: Counter[str] = Counter()
+        self.refused = 0  # kills that would have taken a last copy
+        self._kinds: dict[str, Callable[[], bool]] = {
+            "kill a server": self._kill_server,
+            "pause a server": self._pause_server,
+            "cut two servers": self._cut_servers,
+            "cut from the controller": self._cut_controller,
+            "kill the controller": self._kill_controller,
+            "pause the controller": self._pause_controller,
+            "pause a client": self._pause_client,
+        }
+
+    def run(self, faults: int, gap_s: float, watch: Callable[[], None]) -> None:
+        """So many faults with such a gap between them on average; `watch` is called meanwhile."""
+        while self.done.total() < faults:
+            self._wait(self._random.expovariate(1 / gap_s), watch)
+            began = time.monotonic()
+            while not self._one():
+                self._wait(0.02, watch)
+                if time.monotonic() - began > PATIENCE_S:
+                    raise RuntimeError(f"No fault was allowed for {PATIENCE_S:.0f} s.")
+
+    def heal(self, watch: Callable[[], None]) -> None:
+        """Repair everything, and wait until every bucket has its copies again."""
+        while self._repairs:
+            self._repair(heapq.heappop(self._repairs))
+        began = time.monotonic()
+        while not self._fleet.is_whole():
+            watch()
+            time.sleep(0.02)
+            if time.monotonic() - began > PATIENCE_S:
+                raise RuntimeError(
+                    f"Copies lack after {PATIENCE_S:.0f} s of peace: {self._fleet.placement()}"
+                )
+
+    def _wait(self, seconds: float, watch: Callable[[], None]) -> None:
+        ends = time.monotonic() + seconds
+        while True:
+            watch()
+            now = time.monotonic()
+            while self._repairs and self._repairs[0].due_s <= now:
+                self._repair(heapq.heappop(self._repairs))
+            if now >= ends:
+                return
+            time.sleep(min(0.02, ends - now))
+
+    def _one(self) -> bool:
+        kind = self._random.choices(list(KINDS), list(KINDS.values()))[0]
+        done = self._kinds[kind]()
+        if done:
+            self.done[kind] += 1
+        return done
+
+    def _later(self, seconds: float, act: Callable[[], None], *touches: str) -> None:
+        due_s = time.monotonic() + seconds
+        heapq.heappush(self._repairs, Repair(due_s, next(self._numbers), act, frozenset(touches)))
+
+    def _repair(self, repair: Repair) -> None:
+        repair.act()
+
+    def _is_touched(self, *names: str) -> bool:
+        return any(not repair.touches.isdisjoint(names) for repair in self._repairs)
+
+    def _server(self) -> int | None:
+        running = sorted(self._fleet.servers)
+        return self._random.choice(running) if running else None
+
+    def _kill_server(self) -> bool:
+        server = self._server()
+        if server is None or self._is_touched(f"process {server}"):
+            return False
+        told = self._random.random() < 0.5
+        with_restart_s = self._random.uniform(0.0, 0.4)
+        if not self._kill_if_safe(server):
+            self.refused += 1
+            return False
+        if told:
+            self._fleet.tell_dead(server)
+        self._later(with_restart_s, lambda: self._fleet.launch(server), f"process {server}")
+        return True
+
+    def _kill_if_safe(self, server: int) -> bool:
+        """While nobody can change the placement: kill a server if all it holds is elsewhere too."""
+        controller = self._fleet.controller
+        if controller is not None:
+            os.kill(controller.pid, signal.SIGSTOP)
+        try:
+            placement = self._fleet.placement()
+            if placement is None:
+                return False
+            for bucket in placement.buckets:
+                copies = self._fleet.living_copies(placement, bucket)
+                if server in copies and len(copies) < 2:
+                    return False
+            self._fleet.kill(server)
+            return True
+        finally:
+            if controller is not None and not self._is_touched("controller"):
+                os.kill(controller.pid, signal.SIGCONT)
+
+    def _pause_server(self) -> bool:
+        server = self._server()
+        if server is None or self._is_touched(f"process {server}"):
+            return False
+        seconds = self._random.choice((0.05, 0.3, 1.5, 2.5))
+        self._pause(self._fleet.servers[server].pid, seconds, f"process {server}")
+        return True
+
+    def _pause(self, pid: int, seconds: float, name: str) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._later(seconds, lambda: os.kill(pid, signal.SIGCONT), name)
+
+    def _cut_servers(self) -> bool:
+        one, other = sorted(self._random.sample(range(self._fleet.shards.servers), 2))
+        return self._cut(one, other, f"cut {one} {other}")
+
+    def _cut_controller(self) -> bool:
+        server = self._server()
+        return server is not None and self._cut(server, None, f"cut {server} from the controller")
+
+    def _cut(self, one: int, other: int | None, name: str) -> bool:
+        if self._is_touched(name):
+            return False
+        self._fleet.cut(one, other, True)
+        seconds = self._random.choice((0.1, 0.6, 2.0))
+        self._later(seconds, lambda: self._fleet.cut(one, other, False), name)
+        return True
+
+    def _kill_controller(self) -> bool:
+        if self._is_touched("controller"):
+            return False
+        self._fleet.kill_controller()
+        self._later(self._random.uniform(0.0, 1.0), self._fleet.start_controller, "controller")
+        return True
+
+    def _pause_controller(self) -> bool:
+        if self._is_touched("controller"):
+            return False
+        assert self._fleet.controller is not None
+        self._pause(self._fleet.controller.pid, self._random.choice((0.1, 1.5)), "controller")
+        return True
+
+    def _pause_client(self) -> bool:
+        number = self._random.randrange(len(self._clients))
+        if self._is_touched(f"client {number}"):
+            return False
+        self._pause(self._clients[number], self._random.choice((0.1, 1.0)), f"client {number}")
+        return True
