@@ -37,12 +37,13 @@ class ScriptedController:
             credentials=certificates.server if certificates else None,
             tls=certificates is not None,
         )
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock may be taken twice by a thread
         self.endpoint = self._server.endpoint
         self.placement = Placement(0, {}, {})
         self.heard: dict[int, dict[str, Any]] = {}  # the last heartbeat of each server
         self.callers: dict[int, CallPeer] = {}
         self.in_step: set[tuple[int, int, int, int]] = set()
+        self.in_the_dark: set[int] = set()  # servers that are told nothing
         self.suspected: set[tuple[int, int]] = set()  # by whom, whom
         self.hung_up: list[CallPeer] = []
 
@@ -60,9 +61,14 @@ class ScriptedController:
         """Place the buckets so, on the servers as they were heard last."""
         with self._changed:
             members = {server: _member(said) for server, said in self.heard.items()}
-            self.placement = Placement(self.placement.version + 1, members, dict(buckets))
-            self._changed.notify_all()
+            self.announce(Placement(self.placement.version + 1, members, dict(buckets)))
             return self.placement
+
+    def announce(self, placement: Placement) -> None:
+        """From now on this is the newest."""
+        with self._changed:
+            self.placement = placement
+            self._changed.notify_all()
 
     def change(self, how: Callable[[BucketPlace], BucketPlace]) -> Placement:
         """Change the place of every bucket."""
@@ -90,7 +96,8 @@ class ScriptedController:
             self.callers[server] = peer
             self.in_step |= {tuple(entry) for entry in arguments["in_step"]}
             self.suspected |= {(server, other) for other in arguments["suspects"]}
-            return self._newer_than(arguments["known"])
+            known = self.placement.version if server in self.in_the_dark else arguments["known"]
+            return self._newer_than(known)
 
     def _newer_than(self, version: int) -> dict[str, Any]:
         newer = self.placement.version > version

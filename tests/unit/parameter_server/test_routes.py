@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from manyhands.errors import ConfigError, ProtocolError, ServerUnavailable
-from manyhands.parameter_server.placement import BucketPlace, Placement
+from manyhands.parameter_server.placement import BucketPlace, Member, Placement
 from manyhands.parameter_server.routes import (
     ControllerRoutes,
     Route,
@@ -20,21 +20,22 @@ from manyhands.parameter_server.routes import (
 )
 from manyhands.parameter_server.shard_map import ParameterSpec, make_shard_map
 from manyhands.transport.endpoint import Endpoint
-from tests.scripted_controller import TOKEN, ScriptedController, member, placed
+from tests.cluster.scripted_controller import ScriptedController
 
 SHARDS = make_shard_map([ParameterSpec(f"p{n}", (20,)) for n in range(6)], servers=2, lanes=1)
 DOORS = [Endpoint("127.0.0.1", 7), Endpoint("127.0.0.1", 8)]
-MEMBERS = [member(number, door) for number, door in enumerate(DOORS)]
+MEMBERS = {n: Member(n, "first", door, door, "here") for n, door in enumerate(DOORS)}
+TOKEN = "5a" * 16
 BUCKETS = sorted({chunk.bucket for chunk in SHARDS.chunks})
 
 
 def all_at(server: int | None, version: int, lease: int) -> Placement:
-    return placed(SHARDS, version, MEMBERS, {}, BucketPlace(server, lease))
+    return Placement(version, MEMBERS, dict.fromkeys(BUCKETS, BucketPlace(server, lease)))
 
 
 @pytest.fixture
 def controller() -> Iterator[ScriptedController]:
-    with ScriptedController() as controller:
+    with ScriptedController(TOKEN) as controller:
         yield controller
 
 
@@ -67,7 +68,8 @@ def test_static_routes_are_those_of_the_map():
 def test_the_table_of_a_placement():
     one, two, three = BUCKETS[:3]
     places = {one: BucketPlace(1, 9, (0,)), two: BucketPlace(None, 3), three: BucketPlace(5, 3)}
-    table = table_of(placed(SHARDS, 7, MEMBERS, places, BucketPlace(0, 2, (1,))))
+    others = dict.fromkeys(BUCKETS, BucketPlace(0, 2, (1,)))
+    table = table_of(Placement(7, MEMBERS, others | places))
     assert table.version == 7
     assert table.of(one) == Route(Target(1, "first", DOORS[1]), 9)
     assert table.of(BUCKETS[3]) == Route(Target(0, "first", DOORS[0]), 2)
@@ -78,13 +80,13 @@ def test_the_table_of_a_placement():
 
 def test_a_new_placement_is_heard_and_told(controller, routes):
     heard: list[int] = []
-    controller.publish(all_at(0, 1, lease=1))
+    controller.announce(all_at(0, 1, lease=1))
     start(routes)
     start(routes)
     routes.listen(lambda table: heard.append(table.version))
     assert routes.table.of(BUCKETS[0]) == Route(Target(0, "first", DOORS[0]), 1)
     for version in (2, 3):
-        controller.publish(all_at(1, version, lease=version))
+        controller.announce(all_at(1, version, lease=version))
         assert wait_for(routes, version).of(BUCKETS[0]) == Route(
             Target(1, "first", DOORS[1]), version
         )
@@ -100,7 +102,7 @@ def wait_for_list(found: list[int], expected: list[int]) -> None:
 
 
 def test_an_older_placement_is_not_believed(controller, routes):
-    controller.publish(all_at(0, 5, lease=5))
+    controller.announce(all_at(0, 5, lease=5))
     start(routes)
     assert not routes.replace(table_of(all_at(1, 4, lease=4)))
     assert not routes.replace(table_of(all_at(1, 5, lease=5)))
@@ -108,21 +110,22 @@ def test_an_older_placement_is_not_believed(controller, routes):
 
 
 def test_a_controller_that_is_replaced_is_found_again_and_the_table_stays_meanwhile():
-    with ScriptedController() as first:
-        first.publish(all_at(0, 1, lease=1))
+    with ScriptedController(TOKEN) as first:
+        first.announce(all_at(0, 1, lease=1))
         routes = ControllerRoutes(first.endpoint, token=TOKEN)
         start(routes)
     assert not routes.wait_newer(1, 0.3)
     assert routes.table.version == 1
-    with ScriptedController(port=first.endpoint.port) as second:
-        second.publish(all_at(1, 2, lease=2))
+    with ScriptedController(TOKEN, port=first.endpoint.port) as second:
+        second.announce(all_at(1, 2, lease=2))
         wait_for(routes, 2)
         routes.close()
         routes.close()
 
 
 def test_a_controller_that_has_placed_nothing_yet_is_waited_for(controller, routes):
-    publishing = threading.Timer(0.1, controller.publish, [all_at(0, 1, lease=1)])
+    controller.announce(Placement(-1, {}, {}))
+    publishing = threading.Timer(0.1, controller.announce, [all_at(0, 1, lease=1)])
     publishing.start()
     start(routes)
     assert routes.table.version == 1
@@ -130,6 +133,7 @@ def test_a_controller_that_has_placed_nothing_yet_is_waited_for(controller, rout
 
 
 def test_waiting_for_the_first_placement_ends(controller, routes):
+    controller.announce(Placement(-1, {}, {}))
     with pytest.raises(ServerUnavailable, match="has placed nothing yet"):
         start(routes, within_s=0.2)
     stopping = threading.Event()
@@ -153,7 +157,7 @@ def test_a_stranger_is_told_at_once(controller):
 
 
 def test_closing_ends_a_question_that_waits(controller, routes):
-    controller.publish(all_at(0, 1, lease=1))
+    controller.announce(all_at(0, 1, lease=1))
     start(routes)
     routes.close()
     assert not routes._thread.is_alive()
