@@ -54,8 +54,10 @@ def is_settled(placement: Placement, view: View) -> bool:
 def rebalance(placement: Placement, view: View) -> Placement:
     """Let copies join where hosts or bytes are uneven; `copies.trim` removes what they replace."""
     joins = Joins(placement, view)
-    for bucket in sorted(placement.buckets):
-        crowd = joins.crowd(placement.buckets[bucket])
+    for bucket, place in sorted(placement.buckets.items()):
+        crowd = joins.crowd(place)
+        if max(crowd.values()) == 1:
+            continue
         better = [
             server
             for server in joins.candidates(bucket)
@@ -70,20 +72,23 @@ def rebalance(placement: Placement, view: View) -> Placement:
 
 
 def share_leading(placement: Placement, view: View) -> Placement:
-    """Let mirrors take over from primaries that lead more than their part; nothing is copied."""
+    """Let mirrors take over from primaries that lead more than their part; nothing is copied.
+
+    One pass from the largest bucket to the smallest; another decision makes the next, if it helps.
+    """
     led = primary_bytes(placement, view, view.lasting(placement))
-    places = dict(placement.buckets)
-    while not _is_even(led):
-        switch = _best_switch(places, view, led)
-        if switch is None:
+    changed: dict[int, BucketPlace] = {}
+    for bucket, place in sorted(placement.buckets.items(), key=lambda b: -view.loads[b[0]]):
+        if _is_even(led):
             break
-        bucket, heir = switch
-        primary = places[bucket].primary
-        assert primary is not None
-        led[primary] -= view.loads[bucket]
-        led[heir] += view.loads[bucket]
-        places[bucket] = promote(places[bucket], heir, keep=True)
-    changed = {b: place for b, place in places.items() if place != placement.buckets[b]}
+        heirs = [mirror for mirror in place.mirrors if mirror in led]
+        if place.primary is None or place.primary not in led or not heirs:
+            continue
+        heir = min(heirs, key=lambda mirror: (led[mirror], mirror))
+        if 0 < view.loads[bucket] < led[place.primary] - led[heir]:
+            led[place.primary] -= view.loads[bucket]
+            led[heir] += view.loads[bucket]
+            changed[bucket] = promote(place, heir, keep=True)
     return with_places(placement, changed)
 
 
@@ -98,6 +103,11 @@ class _Moves:
         self._moved: set[int] = {
             bucket for bucket, place in placement.buckets.items() if joins.place(bucket) != place
         }
+        self._buckets: dict[int, list[int]] = {server: [] for server in self._held}
+        for bucket in sorted(placement.buckets, key=lambda bucket: (-view.loads[bucket], bucket)):
+            for server in in_step(placement.buckets[bucket]):
+                if server in self._buckets and view.loads[bucket]:
+                    self._buckets[server].append(bucket)
 
     def make_one(self) -> bool:
         """Let one more bucket begin to move; False when none should or may."""
@@ -122,39 +132,24 @@ class _Moves:
     def _best_bucket(self, source: int, target: int) -> int | None:
         """The largest bucket that does not overshoot the middle, or the smallest that helps."""
         gap = self._held[source] - self._held[target]
-        fitting = [
-            (self._view.loads[bucket], bucket)
-            for bucket in self._placement.buckets
-            if 0 < self._view.loads[bucket] < gap and self._may_move(bucket, source, target)
-        ]
-        below = [found for found in fitting if 2 * found[0] <= gap]
-        best = max(below) if below else min(fitting, default=None)
-        return None if best is None else best[1]
+        smallest = None
+        for bucket in self._buckets[source]:  # the largest first
+            size = self._view.loads[bucket]
+            if size < gap and self._may_move(bucket, source, target):
+                if 2 * size <= gap:
+                    return bucket
+                smallest = bucket
+        return smallest
 
     def _may_move(self, bucket: int, source: int, target: int) -> bool:
         place = self._placement.buckets[bucket]
-        if bucket in self._moved or source not in in_step(place) or target in place.copies:
+        if bucket in self._moved or target in place.copies:
             return False
         if (place.primary, target) in self._view.avoided:
             return False
         host = {server: self._placement.members[server].host for server in (source, target)}
         crowd = self._joins.crowd(place)
         return host[source] == host[target] or crowd[host[target]] < crowd[host[source]]
-
-
-def _best_switch(
-    places: Mapping[int, BucketPlace], view: View, led: Mapping[int, int]
-) -> tuple[int, int] | None:
-    """The bucket and the mirror whose promotion brings two servers nearest to each other."""
-    best: tuple[int, int, int] | None = None
-    for bucket, place in places.items():
-        size = view.loads[bucket]
-        for mirror in place.mirrors:
-            if place.primary is not None and place.primary in led and mirror in led:
-                gain = size * (led[place.primary] - led[mirror] - size)
-                if gain > 0 and (best is None or gain > best[0]):
-                    best = gain, bucket, mirror
-    return None if best is None else best[1:]
 
 
 def _is_even(loads: Mapping[int, int]) -> bool:

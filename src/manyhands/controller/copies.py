@@ -114,7 +114,7 @@ def trim(placement: Placement, view: View) -> Placement:
     changed: dict[int, BucketPlace] = {}
     for bucket, place in sorted(placement.buckets.items()):
         after = _without_leaving(place, view, lasting)
-        spare = len([server for server in in_step(after) if server in lasting]) - view.copies
+        spare = len(lasting.intersection(in_step(after))) - view.copies
         for _ in range(spare):
             server = _most_dispensable(placement, after, lasting, held)
             held[server] -= view.loads[bucket]
@@ -223,6 +223,8 @@ def _danger(placement: Placement, view: View, bucket: int) -> tuple[int, int, in
 
 def _without_leaving(place: BucketPlace, view: View, lasting: frozenset[int]) -> BucketPlace:
     """Without mirrors on servers that leave, when there are enough others in step."""
+    if lasting.issuperset(place.copies):
+        return place
     filling = tuple(joining for joining in place.joining if joining.server in lasting)
     enough = sum(server in lasting for server in in_step(place)) >= min(view.copies, len(lasting))
     if place.primary not in lasting or not enough:

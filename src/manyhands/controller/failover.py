@@ -64,6 +64,8 @@ def promote(place: BucketPlace, server: int, *, keep: bool) -> BucketPlace:
 
 
 def _go_on(bucket: int, place: BucketPlace, view: View, led: dict[int, int]) -> BucketPlace:
+    if place.primary is not None and view.alive.issuperset(place.copies):
+        return place
     heard = tuple(mirror for mirror in place.mirrors if mirror in view.alive)
     filling = tuple(joining for joining in place.joining if joining.server in view.alive)
     if place.primary in view.alive:
