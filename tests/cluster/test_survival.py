@@ -108,14 +108,19 @@ class World:
 
 
 @contextmanager
-def world(tmp_path: Path, *, copies: int = 3, **settings: Any) -> Iterator[World]:
+def world(
+    tmp_path: Path, *, copies: int = 3, task: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[World]:
+    """A controller and servers; `task` and `settings` are further words of the servers' own."""
     shards = make_shard_map(PARAMETERS, servers=SERVERS, lanes=2, chunk_bytes=1 << 16)
     token = secrets.token_hex(16)
     controller = RealController(shards, token, tmp_path / "registry.db", copies)
     controller.start()
     assert controller.endpoint is not None
     rule = optim.SGD(lr=1.0)
-    servers = ReplicatedServers(shards, token, controller.endpoint, None, rule, settings)
+    servers = ReplicatedServers(
+        shards, token, controller.endpoint, None, rule, settings, task or {}
+    )
     try:
         servers.start(*range(SERVERS))
         yield World(controller, servers)
