@@ -44,16 +44,15 @@ def apply(
 ) -> World:
     """A primary admits a client's update and sends it to the copies that are in step."""
     server = world.servers[number]
-    frame = Frame(UPDATE, server.lease, 0, len(server.contents), update=update)
+    frame = Frame(UPDATE, server.lease, len(server.contents), update=update)
     if rules.log_in_update:
         frame = frame._replace(log=(client, sequence))
     wires = list(world.wires)
     for copy in range(len(world.servers)):
         at = number * len(world.servers) + copy
         wire = wires[at]
-        if wire.phase == IN_STEP:
-            stamped = frame._replace(stamp=wire.stamp)
-            wires[at] = wire._replace(frames=(*wire.frames, stamped))
+        if wire.phase == IN_STEP or (wire.phase == ALIGNING and wire.eager):
+            wires[at] = wire._replace(frames=(*wire.frames, frame))
     changed = _applied(server, update, server.lease, _logged(server.log, client, sequence))
     begun = max(world.begun, update + 1)
     return with_server(world, number, changed, wires)._replace(begun=begun)
@@ -103,20 +102,32 @@ def safe(world: World, number: int, update: int, rules: Rules) -> bool:
     )
 
 
-def connect(world: World, number: int, copy: int) -> World:
+def connect(world: World, number: int, copy: int, rules: Rules) -> World:
     """A connection comes up, or a listed copy gets its first Align on one that is up."""
     at = number * len(world.servers) + copy
     wire = world.wires[at]
     if wire.phase == DOWN:
         wire = wire._replace(target=world.servers[copy].incarnation, frames=(), answers=())
     wires = list(world.wires)
-    wires[at] = _align(wire, world.servers[number])
+    wires[at] = _align(wire, world.servers[number], copy, rules)
     return world._replace(wires=tuple(wires))
 
 
-def _align(wire: Wire, server: Server) -> Wire:
-    frame = Frame(ALIGN, server.lease, wire.stamp, len(server.contents), server.last_lease)
-    return wire._replace(phase=ALIGNING, acked=0, frames=(*wire.frames, frame))
+def _align(wire: Wire, server: Server, copy: int, rules: Rules) -> Wire:
+    assert server.view is not None
+    if rules.acks_after_align_only:
+        wire = _voided(wire)
+    frame = Frame(ALIGN, server.lease, len(server.contents), server.last_lease)
+    eager = copy in server.view.mirrors
+    return wire._replace(phase=ALIGNING, eager=eager, acked=0, frames=(*wire.frames, frame))
+
+
+def _voided(wire: Wire) -> Wire:
+    """Whatever is answered to what was sent until now means nothing any more."""
+    return wire._replace(
+        frames=tuple(frame._replace(void=True) for frame in wire.frames),
+        answers=tuple(answer._replace(void=True) for answer in wire.answers),
+    )
 
 
 def lose_connection(world: World, at: int, *, frames_arrive: bool) -> World:
@@ -125,7 +136,7 @@ def lose_connection(world: World, at: int, *, frames_arrive: bool) -> World:
     The primary remembers what was acknowledged.
     """
     wire = world.wires[at]
-    kept = Wire(DOWN, 0, wire.stamp, wire.acked) if wire.phase != LEFT else NO_WIRE
+    kept = Wire(DOWN, 0, wire.stamp, acked=wire.acked) if wire.phase != LEFT else NO_WIRE
     if frames_arrive:
         kept = kept._replace(ghosts=wire.frames)
     wires = list(world.wires)
@@ -163,75 +174,82 @@ def take_ghost(world: World, at: int, rules: Rules) -> World:
 
 
 def _handled(server: Server, frame: Frame, rules: Rules) -> tuple[Server, Answer]:
+    server, kind = _obeyed(server, frame, rules)
+    version = frame.version + (frame.kind == UPDATE)
+    return server, Answer(kind, frame.lease, version, frame.void)
+
+
+def _obeyed(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
     if rules.fence and frame.lease < server.lease:
-        return server, Answer(STALE, frame.lease, frame.stamp)
+        return server, STALE
     if frame.lease > server.lease:
         server = server._replace(lease=frame.lease, view=None, reported=())
     if frame.kind == ALIGN:
         told, own = (frame.last_lease, frame.version), server.position
         same = told == own if rules.lease_in_position else told[1] == own[1]
-        kind = SAME if same else DIFFERENT
-        return server, Answer(kind, frame.lease, frame.stamp, frame.version)
+        server = server._replace(in_step=frame.lease if same else 0)
+        return server, SAME if same else DIFFERENT
     if frame.kind == SNAPSHOT:
-        told = (frame.last_lease, len(frame.contents))
-        late = server.last_lease == frame.lease and told < server.position
-        if late and rules.newer_contents_stay:
-            return server, Answer(OUT_OF_STEP, frame.lease, frame.stamp)
-        log = frame.log if rules.log_in_snapshot else tuple(0 for _ in frame.log)
-        server = server._replace(contents=frame.contents, last_lease=frame.last_lease, log=log)
-        return server, Answer(ACK, frame.lease, frame.stamp, len(server.contents))
+        return _restored(server, frame, rules)
+    if rules.in_step_first and server.in_step != frame.lease:
+        return server, OUT_OF_STEP
     if rules.update_at_position and frame.version != len(server.contents):
-        return server, Answer(OUT_OF_STEP, frame.lease, frame.stamp)
+        return server, OUT_OF_STEP
     log = _logged(server.log, *frame.log) if frame.log else server.log
-    server = _applied(server, frame.update, frame.lease, log)
-    return server, Answer(ACK, frame.lease, frame.stamp, len(server.contents))
+    return _applied(server, frame.update, frame.lease, log), ACK
+
+
+def _restored(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
+    late = server.last_lease == frame.lease and frame.version < len(server.contents)
+    if late and rules.newer_contents_stay:
+        return server, OUT_OF_STEP
+    log = frame.log if rules.log_in_snapshot else tuple(0 for _ in frame.log)
+    return (
+        server._replace(
+            contents=frame.contents, last_lease=frame.last_lease, log=log, in_step=frame.lease
+        ),
+        ACK,
+    )
 
 
 def take_answer(world: World, at: int, rules: Rules) -> World:
     """A primary handles the next answer on a connection."""
-    number = at // len(world.servers)
-    server, wire = world.servers[number], world.wires[at]
+    number, copy = divmod(at, len(world.servers))
+    wire = world.wires[at]
     answer = wire.answers[0]
     wire = wire._replace(answers=wire.answers[1:])
-    if answer.lease == server.lease and answer.stamp == wire.stamp:
-        wire = _answered(wire, answer, server, rules)
-    elif not rules.acks_after_align_only and answer.kind == ACK:
-        wire = wire._replace(acked=max(wire.acked, answer.version + 1))
+    if not answer.void:
+        wire = _answered(wire, answer, world.servers[number], copy, rules)
     wires = list(world.wires)
     wires[at] = wire
     return world._replace(wires=tuple(wires))
 
 
-def _answered(wire: Wire, answer: Answer, server: Server, rules: Rules) -> Wire:
+def _answered(wire: Wire, answer: Answer, server: Server, copy: int, rules: Rules) -> Wire:
     if answer.kind == STALE:
         return wire._replace(phase=DOWN, frames=(), answers=())
-    if wire.phase == ALIGNING:
-        if answer.kind == SAME:
-            moved_on = answer.version != len(server.contents)
-            if moved_on and rules.moved_on_since_align:
-                return _snapshot(wire, server)
-            return wire._replace(phase=IN_STEP, acked=answer.version + 1)
-        if answer.kind == DIFFERENT:
-            return _snapshot(wire, server)
-        if answer.kind == ACK and not rules.acks_after_align_only:
-            return wire._replace(acked=max(wire.acked, answer.version + 1))
-        return wire
     if answer.kind == ACK:
         return wire._replace(acked=max(wire.acked, answer.version + 1))
     if answer.kind == OUT_OF_STEP:
-        return _align(wire, server)
-    return wire
+        return _align(wire, server, copy, rules)
+    if wire.phase != ALIGNING:
+        return wire
+    moved_on = answer.version != len(server.contents) and not wire.eager
+    if answer.kind == DIFFERENT or (moved_on and rules.moved_on_since_align):
+        return _snapshot(wire, server)
+    return wire._replace(phase=IN_STEP, acked=answer.version + 1)
 
 
 def _snapshot(wire: Wire, server: Server) -> Wire:
     frame = Frame(
         SNAPSHOT,
         server.lease,
-        wire.stamp,
+        len(server.contents),
         last_lease=server.last_lease,
         contents=server.contents,
         log=server.log,
     )
+    wire = _voided(wire)
     return wire._replace(phase=IN_STEP, acked=0, frames=(*wire.frames, frame))
 
 
@@ -272,7 +290,7 @@ def learn(world: World, number: int, place: Place, rules: Rules) -> World:
     changed = server._replace(known=place.version, lease=lease, view=None, reported=())
     if number not in place.copies() and not rules.keep_contents:
         log = tuple(0 for _ in server.log)
-        changed = changed._replace(contents=(), last_lease=0, log=log)
+        changed = changed._replace(contents=(), last_lease=0, in_step=0, log=log)
     return with_server(world, number, changed, wires)
 
 
@@ -299,14 +317,15 @@ def _lead(world: World, number: int, place: Place, rules: Rules) -> World:
         if new_lease and not rules.align_at_new_lease:
             new_lease = False
         if new_entry or new_lease:
-            wires[at] = _renewed(wires[at], since or 0, server)
+            wires[at] = _renewed(wires[at], since or 0, server, copy, rules)
     return with_server(world, number, server, wires)
 
 
-def _renewed(wire: Wire, stamp: int, server: Server) -> Wire:
+def _renewed(wire: Wire, stamp: int, server: Server, copy: int, rules: Rules) -> Wire:
     """Another entry or another lease: what is known of the copy is forgotten, and it is asked."""
     wire = wire._replace(stamp=stamp, acked=0)
-    return _align(wire, server) if wire.phase in (ALIGNING, IN_STEP) else wire
+    up = wire.phase in (ALIGNING, IN_STEP)
+    return _align(wire, server, copy, rules) if up else wire
 
 
 def _left(wire: Wire) -> Wire:
@@ -330,5 +349,5 @@ def crash(world: World, number: int) -> World:
     _leave_all(wires, number, count)
     server = world.servers[number]
     log = tuple(0 for _ in server.log)
-    fresh = Server(server.incarnation + 1, 0, 0, 0, (), log, None, ())
+    fresh = Server(server.incarnation + 1, 0, 0, 0, 0, (), log, None, ())
     return with_server(world, number, fresh, wires)._replace(crashes_left=world.crashes_left - 1)

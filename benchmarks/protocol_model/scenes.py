@@ -62,5 +62,6 @@ HUNTS = (
         breaks=0,
         script=(("join", 2), ("hand over to", 1), ("accept", 2)),
     ),
+    Bounds("an update beside an Align", (1, 2), crashes=0, breaks=0, script=(("promote", 1),)),
     Bounds("away and back", (1, 2), ONE, crashes=0, breaks=0, frames=1, script=_AWAY_AND_BACK),
 )

@@ -41,6 +41,7 @@ class Server(NamedTuple):
     known: int  # version of the placement that it applied last
     lease: int  # the highest it has seen
     last_lease: int  # under which its last update was applied
+    in_step: int  # the lease under which it was last found or brought in step; 0: not since
     contents: tuple[int, ...]  # updates in the order in which they were applied
     log: tuple[int, ...]  # last sequence of each client
     view: Place | None  # while it believes itself the primary
@@ -56,12 +57,12 @@ class Frame(NamedTuple):
 
     kind: str
     lease: int
-    stamp: int  # the entry that it is sent for: the answer is counted for no other
     version: int = 0
     last_lease: int = 0
     update: int = 0
     contents: tuple[int, ...] = ()
     log: tuple[int, ...] = ()
+    void: bool = False  # sent before the primary began anew: its answer means nothing
 
 
 class Answer(NamedTuple):
@@ -69,8 +70,8 @@ class Answer(NamedTuple):
 
     kind: str
     lease: int
-    stamp: int
     version: int = 0
+    void: bool = False
 
 
 class Wire(NamedTuple):
@@ -79,6 +80,7 @@ class Wire(NamedTuple):
     phase: int = DOWN
     target: int = 0  # the incarnation that it reached: another process hears nothing of it
     stamp: int = 0  # the entry that it serves
+    eager: bool = False  # updates are sent beside an Align: a mirror is most likely in step
     acked: int = 0  # nothing, or the acknowledged version plus one
     frames: tuple[Frame, ...] = ()
     answers: tuple[Answer, ...] = ()

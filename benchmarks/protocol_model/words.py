@@ -30,6 +30,7 @@ def _step(label: tuple[Any, ...], world: World) -> str:
     if kind == "answer":
         sender, copy, answer = rest
         text = f"{answer.kind} (version {answer.version}, lease {answer.lease})"
+        text += ", which means nothing any more," if answer.void else ""
         return f"{NAMES[sender]} hears {text} from {NAMES[copy]}"
     if kind == "learn":
         number, place = rest
