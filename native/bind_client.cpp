@@ -86,19 +86,21 @@ std::uint64_t push_rows(PythonLink& self, std::uint32_t chunk, const Numbers& ro
 }
 
 void set(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const ConstFloats& values,
-         std::uint64_t sequence, std::uint32_t lease) {
+         std::uint64_t sequence, std::uint32_t updates, std::uint32_t lease) {
   require_payload(values.size());
   const float* data = values.data();
   const std::size_t floats = values.size();
-  self.call([&](Link& link) { link.set({chunk, lease}, array, data, floats, sequence); });
+  self.call([&](Link& link) { link.set({chunk, lease}, array, data, floats, sequence, updates); });
 }
 
-std::uint64_t get(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const Floats& out,
+nb::tuple get(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const Floats& out,
                   std::uint32_t lease) {
   require_payload(out.size());
   float* to = out.data();
   const std::size_t floats = out.size();
-  return self.call([&](Link& link) { return link.get({chunk, lease}, array, to, floats); });
+  const client::ChunkState state =
+      self.call([&](Link& link) { return link.get({chunk, lease}, array, to, floats); });
+  return nb::make_tuple(state.version, state.updates);
 }
 
 void places(PythonLink& self, const Numbers& chunks, const ConstIntegers& weights,
@@ -170,7 +172,8 @@ void bind_client(nb::module_& m) {
            "lease"_a = 0, "encoding"_a = "float32")
       .def("push_rows", &push_rows, "chunk"_a, nb::arg("rows").noconvert(), values, nb::kw_only(),
            "rate"_a, "steps"_a, "sequence"_a, "seen"_a, "lease"_a = 0)
-      .def("set", &set, "chunk"_a, "array"_a, values, nb::kw_only(), "sequence"_a, "lease"_a = 0)
+      .def("set", &set, "chunk"_a, "array"_a, values, nb::kw_only(), "sequence"_a,
+           "updates"_a = 0, "lease"_a = 0)
       .def("get", &get, "chunk"_a, "array"_a, out, nb::kw_only(), "lease"_a = 0)
       .def("places", &places, chunks, nb::arg("weights_offsets").noconvert(),
            nb::arg("version_offsets").noconvert())

@@ -130,12 +130,12 @@ struct OneErrand : Errand {
   void answered(std::size_t, const Request& request, const wire::Header& reply) override {
     traffic.pushed_bytes += request.header.payload_bytes;
     traffic.pulled_bytes += reply.payload_bytes;
-    version = reply.seen;
+    state = {reply.seen, reply.steps};
   }
   void refused(std::size_t, std::uint32_t) override {}
   const Prepare& prepare_request;
   Traffic& traffic;
-  std::uint64_t version = 0;
+  ChunkState state;
 };
 
 }  // namespace
@@ -175,10 +175,10 @@ void Link::pull(const Chunks& chunks, float* out, Encoding encoding) {
 }
 
 template <typename Prepare>
-std::uint64_t Link::run_one(const Prepare& prepare) {
+ChunkState Link::run_one(const Prepare& prepare) {
   OneErrand<Prepare> errand(prepare, traffic_);
   exchange_.run(errand);
-  return errand.version;
+  return errand.state;
 }
 
 std::uint64_t Link::push_factors(const Address& chunk, const Factors& f, const Update& update,
@@ -187,7 +187,7 @@ std::uint64_t Link::push_factors(const Address& chunk, const Factors& f, const U
     envelope_.address_update(request, Kind::kFactors, chunk, update.sequence, update, seen);
     request.header.count = f.samples;
     envelope_.attach_both(request, f.a, f.a_floats, f.d, f.d_floats, encoding);
-  });
+  }).version;
 }
 
 std::uint64_t Link::push_rows(const Address& chunk, const Rows& rows, const Update& update,
@@ -197,19 +197,20 @@ std::uint64_t Link::push_rows(const Address& chunk, const Rows& rows, const Upda
     request.header.count = rows.count;
     request.add_part(rows.numbers, rows.count * sizeof(std::uint32_t));
     request.add_part(rows.values, rows.floats * sizeof(float));
-  });
+  }).version;
 }
 
 std::uint64_t Link::set(const Address& chunk, std::uint32_t array, const float* values,
-                        std::size_t floats, std::uint64_t sequence) {
+                        std::size_t floats, std::uint64_t sequence, std::uint32_t updates) {
   return run_one([&](Request& request) {
     envelope_.address(request, Kind::kSet, chunk, sequence);
     request.header.count = array;
+    request.header.steps = updates;
     envelope_.attach(request, values, floats, nullptr, Compression{});
-  });
+  }).version;
 }
 
-std::uint64_t Link::get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats) {
+ChunkState Link::get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats) {
   return run_one([&](Request& request) {
     envelope_.address(request, Kind::kGet, chunk, 0);
     request.header.count = array;

@@ -57,6 +57,12 @@ struct Traffic {
   std::uint64_t pushed_bytes = 0, pulled_bytes = 0;
 };
 
+// What an answer tells of a chunk: its version, and with values the updates that were begun.
+struct ChunkState {
+  std::uint64_t version = 0;
+  std::uint32_t updates = 0;
+};
+
 class Link {
  public:
   Link(int fd, const LinkSettings& settings);
@@ -75,9 +81,10 @@ class Link {
                              std::uint64_t seen, wire::Encoding encoding);
   std::uint64_t push_rows(const Address& chunk, const Rows& rows, const Update& update,
                           std::uint64_t seen);
+  // `updates`, if not 0, is how many the chunk is to believe that it has had.
   std::uint64_t set(const Address& chunk, std::uint32_t array, const float* values,
-                    std::size_t floats, std::uint64_t sequence);
-  std::uint64_t get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats);
+                    std::size_t floats, std::uint64_t sequence, std::uint32_t updates);
+  ChunkState get(const Address& chunk, std::uint32_t array, float* out, std::size_t floats);
 
   // Where in the server's memory a chunk's weights, and its version and lease, lie.
   void place(std::uint32_t chunk, std::uint64_t weights, std::uint64_t version) {
@@ -91,7 +98,7 @@ class Link {
 
  private:
   template <typename Prepare>
-  std::uint64_t run_one(const Prepare& prepare);
+  ChunkState run_one(const Prepare& prepare);
 
   Exchange exchange_;
   Envelope envelope_;

@@ -156,6 +156,7 @@ void Applier::set_array(Chunk& chunk, const Update& update) {
   const Frame& frame = *update.frame;
   if (!admission_.admit({&chunk, 1}, update, 0)) return;
   std::memcpy(chunk.array(frame.header.count), frame.payload, frame.header.payload_bytes);
+  if (frame.header.steps > 0) chunk.begun = frame.header.steps;  // a run goes on where one stopped
   count(chunk, update, frame.header.rate);
 }
 

@@ -48,6 +48,7 @@ void Replies::give_values(std::size_t place, const Chunk& chunk, std::size_t arr
   reply.header.kind = static_cast<std::uint8_t>(Kind::kValues);
   reply.header.flags = wire::with_encoding(0, encoding);
   reply.header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  reply.header.steps = static_cast<std::uint32_t>(chunk.begun);
   reply.chunk = &chunk;
   reply.values = chunk.array(array);
   context_.counters.pulled_bytes.add(bytes);

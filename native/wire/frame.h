@@ -70,7 +70,7 @@ struct Header {
   std::uint64_t seen = 0;      // the chunk's version that an update was computed at
   float rate = 0.0f;           // the learning rate of an update
   std::uint32_t count = 0;
-  std::uint32_t steps = 0;  // training steps that an update sums up
+  std::uint32_t steps = 0;  // training steps that an update sums up; of Set and of Values: updates
   std::uint32_t payload_bytes = 0;
   std::uint64_t place = 0;
 };

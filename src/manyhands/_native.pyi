@@ -270,12 +270,22 @@ class Link:
         """Send gradients [n, D] of rows, numbered within the chunk; returns its version."""
 
     def set(
-        self, chunk: int, array: int, values: _Floats, *, sequence: int, lease: int = 0
+        self,
+        chunk: int,
+        array: int,
+        values: _Floats,
+        *,
+        sequence: int,
+        updates: int = 0,
+        lease: int = 0,
     ) -> None:
-        """Set an array of a chunk: 0 the weights, then the rule's states."""
+        """Set an array of a chunk: 0 the weights, then the rule's states.
 
-    def get(self, chunk: int, array: int, out: _Floats, *, lease: int = 0) -> int:
-        """Fetch an array of a chunk; returns its version."""
+        `updates`, unless 0, is how many the chunk is to go on counting from.
+        """
+
+    def get(self, chunk: int, array: int, out: _Floats, *, lease: int = 0) -> tuple[int, int]:
+        """Fetch an array of a chunk; returns its version and how many updates it counts."""
 
     def places(
         self, chunks: _Numbers, weights_offsets: _Integers, version_offsets: _Integers

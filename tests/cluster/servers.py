@@ -16,6 +16,7 @@ from manyhands.launch.local import Role, close_all, start_role
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.dialling import OwnMemory
+from manyhands.parameter_server.persistence import WriteBack
 from manyhands.parameter_server.reports import ServerReport
 from manyhands.parameter_server.server import ParameterServerTask, ServerSettings, Serving
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
@@ -95,6 +96,7 @@ def fleet(
     rule: optim.Rule | None = None,
     chunk_bytes: int = 1 << 20,
     encrypted: bool = False,
+    write_back: WriteBack | None = None,
     **settings: Any,
 ) -> Iterator[Fleet]:
     """Servers that apply `w -= rate * gradient`, unless another rule is given."""
@@ -111,6 +113,7 @@ def fleet(
                 ServerSettings(tls=encrypted, **settings),
                 running.token,
                 certificates.server if certificates else None,
+                write_back=write_back,
             )
             running.roles.append(start_role(task, name=f"server {server}"))
         for role in running.roles:

@@ -22,6 +22,7 @@ from manyhands.parameter_server.dialling import Dialling, OwnMemory
 from manyhands.parameter_server.forms import ENCODINGS
 from manyhands.parameter_server.lane_link import Counters
 from manyhands.parameter_server.links import Links
+from manyhands.parameter_server.parts import Integers
 from manyhands.parameter_server.routes import Routes, StaticRoutes
 from manyhands.parameter_server.server_link import Compression, Floats, ServerLink
 from manyhands.parameter_server.shard_map import ShardMap
@@ -101,19 +102,25 @@ class ParameterClient:
         for server in self.servers:
             server.set_array(0, flat)
 
-    def get_states(self, count: int) -> list[Floats]:
-        """The first `count` states of the update rule, each as a flat array. For an admin."""
+    def get_states(self, count: int, updates: Integers | None = None) -> list[Floats]:
+        """The first `count` states of the update rule, each as a flat array. For an admin.
+
+        `updates` receives how many updates each chunk counts: Adam corrects its bias by that.
+        """
         states = [np.zeros(self.shard_map.floats, np.float32) for _ in range(count)]
         for server in self.servers:
             for number, state in enumerate(states):
-                server.get_array(number + 1, state)
+                server.get_array(number + 1, state, updates)
         return states
 
-    def set_states(self, states: Sequence[Floats]) -> None:
-        """Overwrite the states of the update rule. For an admin, after a load."""
+    def set_states(self, states: Sequence[Floats], updates: Integers | None = None) -> None:
+        """Overwrite the states of the update rule. For an admin, after a load.
+
+        `updates` says how many each chunk is to go on counting from.
+        """
         for server in self.servers:
             for number, state in enumerate(states):
-                server.set_array(number + 1, state)
+                server.set_array(number + 1, state, updates)
 
     @property
     def counters(self) -> Counters:

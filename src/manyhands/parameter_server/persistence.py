@@ -14,9 +14,7 @@ the pause between two rounds is shortened by the time that a segment takes to re
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -39,7 +37,6 @@ from manyhands.parameter_server.store import SEGMENT_BYTES, Store, cut_of
 
 logger = logging.getLogger(__name__)
 
-_NICENESS = 10  # of the thread: lanes and workers go first
 _LEAST_PAUSE_S = 0.1
 _FIRST_LOOK_S = 0.2  # until something is on the disk for the first time
 
@@ -154,8 +151,6 @@ class Persistence:
         self.close()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         pause_s = 0.0
         while not self._closing.wait(pause_s):
             began = time.monotonic()

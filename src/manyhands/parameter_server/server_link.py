@@ -144,8 +144,11 @@ class ServerLink:
                 mine = (rows[first:last] - chunk.first_row).astype(np.uint32)
                 self._push_rows(chunk, mine, values[first:last], rate, steps)
 
-    def set_array(self, array: int, values: Floats) -> None:
-        """Overwrite the weights (array 0) or a state of the rule (1, ...). For an admin only."""
+    def set_array(self, array: int, values: Floats, updates: Integers | None = None) -> None:
+        """Overwrite the weights (array 0) or a state of the rule (1, ...). For an admin only.
+
+        `updates` says, by the number of a chunk, how many it is to go on counting from.
+        """
         self._require_flat(values)
         sequence = self._next_sequence()
 
@@ -156,24 +159,30 @@ class ServerLink:
                     array,
                     values[start : start + count],
                     sequence=sequence,
+                    updates=0 if updates is None else int(updates[part.numbers[i]]),
                     lease=int(part.leases[i]),
                 )
                 outcomes[i] = 1
 
         self._delivery.carry_out(self._all, set_all)
 
-    def get_array(self, array: int, out: Floats) -> None:
-        """Read the weights (array 0) or a state of the rule (1, ...). For an admin only."""
+    def get_array(self, array: int, out: Floats, updates: Integers | None = None) -> None:
+        """Read the weights (array 0) or a state of the rule (1, ...). For an admin only.
+
+        `updates` receives how many each chunk counts, by its number.
+        """
         self._require_flat(out)
 
         def get_all(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
             for i, (start, count) in enumerate(zip(*part.ranges, strict=True)):
-                link.get(
+                _, counted = link.get(
                     int(part.numbers[i]),
                     array,
                     out[start : start + count],
                     lease=int(part.leases[i]),
                 )
+                if updates is not None:
+                    updates[part.numbers[i]] = counted
                 outcomes[i] = 1
 
         self._delivery.carry_out(self._all, get_all)

@@ -202,7 +202,7 @@ def test_arrays_are_set_and_got(flat: Flat) -> None:
     with FakeServer(flat.parts(flat.random(3)), versions={11: 6}) as server:
         link = link_to(server)
         link.set(11, 2, values, sequence=9, lease=3)
-        assert link.get(11, 2, out, lease=4) == 6
+        assert link.get(11, 2, out, lease=4) == (6, 0)
         link.close()
     np.testing.assert_array_equal(out, values)
     assert [(f.kind, f.count) for f in server.frames] == [(SET, 2), (GET, 2)]

@@ -94,7 +94,7 @@ def test_push_and_pull(serving: Serving, weights: Floats) -> None:
     link.pull(CHUNKS, STARTS, COUNTS, again, versions=versions)
     np.testing.assert_array_equal(again, out)
     momentum = np.zeros(COUNTS[0], np.float32)
-    assert serving.link(admin=True).get(0, 1, momentum) == 3
+    assert serving.link(admin=True).get(0, 1, momentum) == (3, 2)
     np.testing.assert_allclose(momentum, (0.5 * first + second)[: COUNTS[0]], atol=1e-5)
 
 
