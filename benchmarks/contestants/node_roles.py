@@ -74,6 +74,7 @@ class NodeServer:
     def __init__(self, rank: int, size: int, cores: Iterable[int]) -> None:
         os.sched_setaffinity(0, cores)
         self._ends = ExitStack()
+        self.chunk_server: kernels.ChunkServer | None = None
 
     def open(self, holding: Holding) -> Any:
         """Start serving; returns where to connect."""
@@ -95,6 +96,7 @@ class NodeServer:
                 )
         server.start()
         self._ends.callback(server.stop)
+        self.chunk_server = server
         listener, address = self._listen(holding.same_machine)
         threading.Thread(target=_accept, args=(server, listener, holding), daemon=True).start()
         return address
