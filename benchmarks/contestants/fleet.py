@@ -32,7 +32,8 @@ from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.placement import Placement
 from manyhands.parameter_server.reports import ServerReport
 from manyhands.parameter_server.routes import ControllerRoutes
-from manyhands.parameter_server.server import Cut, ParameterServerTask, ServerSettings, Serving
+from manyhands.parameter_server.server import ServerSettings
+from manyhands.parameter_server.server_task import Cut, ParameterServerTask, Serving
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
 from manyhands.transport.calls import Caller
 from manyhands.transport.endpoint import Endpoint

@@ -43,7 +43,7 @@ def test_importing_brings_no_plotting_and_no_tensorboard():
 
 
 def test_a_parameter_server_needs_no_torch():
-    rooms = "manyhands.launch.role_process, manyhands.parameter_server.server"
+    rooms = "manyhands.launch.role_process, manyhands.parameter_server.server_task"
     code = f"import sys, {rooms}; print('torch' in sys.modules)"
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert outcome.stdout.strip() == "False", outcome.stderr

@@ -20,7 +20,8 @@ from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.placement import BucketPlace, Joining
 from manyhands.parameter_server.reports import ServerReport
 from manyhands.parameter_server.routes import ControllerRoutes
-from manyhands.parameter_server.server import ParameterServerTask, ServerSettings, Serving
+from manyhands.parameter_server.server import ServerSettings
+from manyhands.parameter_server.server_task import ParameterServerTask, Serving
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
 from manyhands.transport.certificates import RunCertificates
 from manyhands.transport.endpoint import Endpoint

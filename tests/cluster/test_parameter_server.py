@@ -12,7 +12,7 @@ import pytest
 from manyhands import optim
 from manyhands.errors import ProtocolError, StaleRoute
 from manyhands.messages import Refusal
-from manyhands.parameter_server.server import Forget, Stop
+from manyhands.parameter_server.server_task import Forget, Stop
 from manyhands.parameter_server.shard_map import Form, ParameterSpec, make_shard_map
 from tests.cluster.servers import PARAMETERS, Fleet, fleet, shared_arrays
 

@@ -13,7 +13,7 @@ from manyhands.messages import Hello
 from manyhands.optim import Adam
 from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.placement import BucketPlace, Joining, endpoint_from_json
-from manyhands.parameter_server.server import Cut
+from manyhands.parameter_server.server_task import Cut
 from manyhands.transport.connection import greet
 from manyhands.transport.endpoint import Endpoint
 from tests.cluster.conftest import wait_until

@@ -23,7 +23,7 @@ from manyhands.controller.task import ControllerServing, ControllerTask, buckets
 from manyhands.errors import ServerUnavailable
 from manyhands.launch.local import Role, start_role
 from manyhands.parameter_server.placement import Placement
-from manyhands.parameter_server.server import Cut
+from manyhands.parameter_server.server_task import Cut
 from manyhands.parameter_server.shard_map import ShardMap, make_shard_map
 from manyhands.transport.calls import Caller
 from manyhands.transport.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""The role of a parameter server: a process that holds chunks and applies what is pushed to them.
+"""A parameter server: holds chunks and applies what is pushed to them.
 
 Adam, section 3.3. Python decides here, who may come in and what is held; receiving, checking,
 queueing, applying and answering are native (`native/server/`), a thread for each lane:
@@ -14,11 +14,8 @@ With a controller the server holds what the newest placement says and keeps copi
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from types import TracebackType
 
 from manyhands import kernels
@@ -36,7 +33,6 @@ from manyhands.transport.framing import close_fds
 from manyhands.transport.listener import Arrival, listen
 
 STALENESS = ("ignore", "scale")
-_REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,36 +73,6 @@ class ServerSettings:
             raise ConfigError(f"max_connections is {self.max_connections!r}; expected at least 1.")
         if not self.fill_mb_s > 0:
             raise ConfigError(f"fill_mb_s is {self.fill_mb_s!r}; expected a number > 0.")
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Sent to the driver once, when clients may connect. `incarnation` names this very process."""
-
-    server: int
-    endpoint: Endpoint
-    pid: int
-    incarnation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Told by the driver: this client is gone; close its connections."""
-
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Told by the driver, for faults: be cut off from a server (None: the controller), or not."""
-
-    other: int | None
-    on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Told by the driver: end. Answered with a last report."""
 
 
 class ParameterServer:
@@ -309,63 +275,3 @@ class ParameterServer:
                 if self._shards.lane_of(chunk) == lane
             ),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterServerTask:
-    """One server as a role: serves until it is told to stop, replaced, or the driver is gone.
-
-    Sends `Serving`, then a `ServerReport` twice a second; hears `Forget`, `Cut` and `Stop`.
-    `controller` is where it hears what to hold; None: its chunks of the shard map, and no copies.
-    `client_credentials` are for what it dials itself. `write_back` says where chunks are stored.
-    """
-
-    shard_map: ShardMap
-    server: int
-    rules: Sequence[RuleSpec]
-    settings: ServerSettings
-    token: str
-    credentials: Credentials | None = None
-    client_credentials: Credentials | None = None
-    controller: Endpoint | None = None
-    machine: str | None = None
-    write_back: WriteBack | None = None
-
-    def run(self, channel: Connection) -> None:
-        """Serve. Blocks until `Stop`."""
-        server = ParameterServer(
-            self.shard_map,
-            self.server,
-            self.rules,
-            self.settings,
-            token=self.token,
-            credentials=self.credentials,
-            client_credentials=self.client_credentials,
-            controller=self.controller,
-            machine=self.machine,
-            write_back=self.write_back,
-        )
-        with server:
-            channel.send(Serving(self.server, server.endpoint, os.getpid(), server.incarnation))
-            self._serve(server, channel)
-        channel.send(server.report())
-
-    def _serve(self, server: ParameterServer, channel: Connection) -> None:
-        due = time.monotonic()
-        while not server.is_replaced:
-            if channel.poll(max(0.0, due - time.monotonic())):
-                command = channel.recv()
-                if isinstance(command, Stop):
-                    return
-                _obey(server, command)
-            else:
-                channel.send(server.report())
-                due += _REPORT_EVERY_S
-
-
-def _obey(server: ParameterServer, command: object) -> None:
-    if isinstance(command, Cut):
-        server.cut(command.other, command.on)
-    else:
-        assert isinstance(command, Forget)
-        server.forget(command.client)

@@ -20,7 +20,7 @@ from manyhands.launch.local import Role, start_role
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.routes import ControllerRoutes
-from manyhands.parameter_server.server import ParameterServerTask
+from manyhands.parameter_server.server_task import ParameterServerTask
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.replica.shared_weights import trainable
 from manyhands.strategies.cluster_files import ClusterFiles

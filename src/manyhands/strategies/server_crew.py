@@ -18,7 +18,7 @@ from manyhands.launch.local import Role, close_all
 from manyhands.launch.role_process import Failure
 from manyhands.parameter_server.placement import Placement
 from manyhands.parameter_server.reports import ServerReport
-from manyhands.parameter_server.server import Cut, Serving, Stop
+from manyhands.parameter_server.server_task import Cut, Serving, Stop
 from manyhands.strategies.controller_keeper import ControllerKeeper
 from manyhands.strategies.notices import Notices
 from manyhands.strategies.placement_story import is_empty
