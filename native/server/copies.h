@@ -45,12 +45,24 @@ struct Copy {
   // Answers to what was sent in an earlier turn mean nothing any more. Never the same twice.
   std::uint64_t turn = 0;
   std::uint64_t acked = 0;  // the version that it is known to have; 0: nothing is known
+  std::uint32_t under_way = 0;  // frames of this turn that it has not answered
+  bool folding = false;         // behind, and its snapshot waits for those answers
 
   // Whether updates are sent to it as they come.
   bool streams() const {
     return standing == Standing::kInStep || (standing == Standing::kAsked && eager);
   }
   bool always_required() const { return mirror || promised; }
+
+  // What was known of it is known no longer.
+  void begin_turn(std::uint64_t number, Standing at) {
+    standing = at;
+    turn = number;
+    acked = 0;
+    under_way = 0;
+    folding = false;
+    required = always_required();
+  }
 };
 
 class Copies {

@@ -96,10 +96,7 @@ void Replication::lose(Peer& peer) {
   for (Chunk& chunk : context_.store.all()) {
     Copy* copy = chunk.copies.find(peer.number);
     if (!copy) continue;
-    copy->standing = Standing::kOut;
-    copy->turn = ++turns_;
-    copy->acked = 0;
-    copy->required = copy->always_required();
+    copy->begin_turn(++turns_, Standing::kOut);
     held_.release(chunk);
   }
 }
@@ -177,10 +174,15 @@ void Replication::answered(Peer& peer, const Unanswered& sent, const wire::Heade
   Chunk& chunk = context_.store.at(sent.slot);
   Copy* copy = chunk.copies.find(peer.number);
   if (!copy || copy->turn != sent.turn) return;
+  --copy->under_way;
   if (static_cast<Kind>(answer.kind) == Kind::kRefused) {
     return take_refusal(peer, chunk, *copy, sent, static_cast<Refusal>(answer.count));
   }
   take_answer(peer, chunk, *copy, sent, answer);
+  if (copy->folding && copy->under_way == 0) {
+    copy->folding = false;
+    peer.snapshots_due.push_back(sent.slot);
+  }
 }
 
 void Replication::take_answer(Peer& peer, Chunk& chunk, Copy& copy, const Unanswered& sent,
@@ -214,19 +216,18 @@ void Replication::take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unans
 
 // --- sending
 
-void Replication::await(Peer& peer, Kind kind, const Chunk& chunk, std::uint64_t version,
-                        std::uint64_t turn, bool more) {
+void Replication::await(Peer& peer, Kind kind, const Chunk& chunk, Copy& copy,
+                        std::uint64_t version, bool more) {
+  ++copy.under_way;
   peer.unanswered.push_back(
-      {kind, chunk.shape->slot, chunk.lease, version, turn, now_ns(), more});
+      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more});
 }
 
 void Replication::align(Chunk& chunk, Copy& copy) {
   Peer* peer = find(copy.peer);
   if (!peer) return;
-  copy.standing = Standing::kAsked;
+  copy.begin_turn(++turns_, Standing::kAsked);
   copy.eager = copy.mirror;
-  copy.turn = ++turns_;
-  copy.acked = 0;
   Parcel parcel;
   parcel.header.kind = static_cast<std::uint8_t>(Kind::kAlign);
   parcel.header.chunk = chunk.shape->chunk;
@@ -234,26 +235,25 @@ void Replication::align(Chunk& chunk, Copy& copy) {
   parcel.header.seen = chunk.version();
   parcel.header.place = chunk.last_lease();
   peer->outbox.add(std::move(parcel));
-  await(*peer, Kind::kAlign, chunk, chunk.version(), copy.turn, false);
+  await(*peer, Kind::kAlign, chunk, copy, chunk.version(), false);
 }
 
-// It gets a snapshot instead of updates. What was sent before and is answered yet counts, but not for
-// one that is joining: it misses updates which are safe without it, and must not be said to be in
-// step before it has the snapshot.
+// It gets a snapshot instead of updates, when it has answered what is under way: what comes until
+// then goes into the same snapshot. Those answers count, but not those of one that is joining: it
+// misses updates that are safe without it, and must not be said to be in step before it has the
+// snapshot.
 void Replication::mark_behind(Peer& peer, Chunk& chunk, Copy& copy) {
   if (copy.standing != Standing::kInStep || !copy.always_required()) {
     return disagree(peer, chunk, copy);
   }
   copy.standing = Standing::kBehind;
-  peer.snapshots_due.push_back(chunk.shape->slot);
+  copy.folding = copy.under_way > 0;
+  if (!copy.folding) peer.snapshots_due.push_back(chunk.shape->slot);
 }
 
 // The copy is not where it was thought to be, and what it answers until it has a snapshot is void.
 void Replication::disagree(Peer& peer, Chunk& chunk, Copy& copy) {
-  copy.standing = Standing::kBehind;
-  copy.turn = ++turns_;
-  copy.acked = 0;
-  copy.required = copy.always_required();
+  copy.begin_turn(++turns_, Standing::kBehind);
   peer.snapshots_due.push_back(chunk.shape->slot);
   held_.release(chunk);
 }
@@ -279,7 +279,8 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
     return copy && copy->streams();
   };
   const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
-  if (all && !shipment_.as_snapshot(shipped) && peer.outbox.bytes() < kOutboxBytes) {
+  if (all && !shipment_.as_snapshot(shipped) && !worth_folding(peer, shipped) &&
+      peer.outbox.bytes() < kOutboxBytes) {
     return ship_update(peer, shipped);
   }
   for (Chunk& chunk : shipped.chunks) {
@@ -287,12 +288,23 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
   }
 }
 
+// Where a snapshot is hardly larger than the update, one that waits for the answer to the last frame
+// brings everything that several clients push meanwhile.
+bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const {
+  if (shipped.chunks.count > 1) return false;
+  Chunk& chunk = *shipped.chunks.first;
+  const Copy& copy = *chunk.copies.find(peer.number);
+  return copy.standing == Standing::kInStep && copy.always_required() && copy.under_way > 0 &&
+         2 * snapshot_bytes(*chunk.shape, chunk.log.clients()) <=
+             3 * std::uint64_t{shipped.frame->header.payload_bytes};
+}
+
 void Replication::ship_update(Peer& peer, const Shipped& shipped) {
   peer.outbox.add(shipped.parcel());
   const auto kind = static_cast<Kind>(shipped.frame->header.kind);
   for (std::size_t i = 0; i < shipped.chunks.count; ++i) {
     Chunk& chunk = shipped.chunks.first[i];
-    await(peer, kind, chunk, shipped.version(i), chunk.copies.find(peer.number)->turn,
+    await(peer, kind, chunk, *chunk.copies.find(peer.number), shipped.version(i),
           i + 1 < shipped.chunks.count);
   }
   context_.counters.replicated_updates.add();
@@ -334,7 +346,7 @@ void Replication::send_snapshot(Peer& peer, Chunk& chunk, Copy& copy) {
   peer.outbox.add(std::move(parcel));
   copy.standing = Standing::kInStep;
   copy.required = true;
-  await(peer, Kind::kSnapshot, chunk, head.version, copy.turn, false);
+  await(peer, Kind::kSnapshot, chunk, copy, head.version, false);
 }
 
 void Replication::push_out(Peer& peer) {

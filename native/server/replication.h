@@ -75,12 +75,13 @@ class Replication {
   void mark_behind(Peer& peer, Chunk& chunk, Copy& copy);
   void disagree(Peer& peer, Chunk& chunk, Copy& copy);
   void ship(Peer& peer, const Shipped& shipped);
+  bool worth_folding(const Peer& peer, const Shipped& shipped) const;
   void ship_update(Peer& peer, const Shipped& shipped);
   void send_due_snapshots(Peer& peer);
   void send_snapshot(Peer& peer, Chunk& chunk, Copy& copy);
   void push_out(Peer& peer);
-  void await(Peer& peer, wire::Kind kind, const Chunk& chunk, std::uint64_t version,
-             std::uint64_t turn, bool more);
+  void await(Peer& peer, wire::Kind kind, const Chunk& chunk, Copy& copy, std::uint64_t version,
+             bool more);
 
   const std::uint32_t lane_;
   LaneContext& context_;

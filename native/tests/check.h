@@ -61,6 +61,7 @@ void test_codec(const KernelTable& table);
 void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
 void test_plans(const KernelTable& table);
+void test_replication();
 void test_server();
 void test_shared_values(const KernelTable& table);
 void test_two_threads(bool share_weights);

@@ -18,6 +18,7 @@
 #include "raw_frames.h"
 #include "server/decoder.h"
 #include "server/server.h"
+#include "server/snapshot.h"
 #include "wire/codec.h"
 
 namespace mh::test {
@@ -32,6 +33,7 @@ constexpr std::uint64_t kClient = 1;
 constexpr std::uint64_t kMaxPayload = 1u << 18;
 constexpr std::uint64_t kSharedBytes = 1u << 16;
 constexpr int kLongestWaitMs = 60'000;
+constexpr std::uint32_t kLease = 3;
 
 void require(bool condition, const char* what) {
   if (condition) return;
@@ -55,13 +57,21 @@ server::ChunkStart start_of(const server::ChunkShape& shape) {
   return {Rule(names[shape.states], RuleSettings{}), std::vector<float>(shape.states, 0.1f)};
 }
 
+// A client, an administrator, another server.
+const server::Sender kSenders[] = {{kClient, 0, false, kSharedBytes},
+                                   {kClient, 0, true, kSharedBytes},
+                                   {0, 0, false, 0, 1}};
+
 // --- the header check by itself
 
 void require_accepted_fits(const Header& h, const server::Sender& sender,
                            const server::ChunkShape& shape) {
-  require(h.payload_bytes <= kMaxPayload, "an accepted payload is within the limit");
-  require(h.client == sender.client && shape.lane == sender.lane,
+  const bool snapshot = static_cast<Kind>(h.kind) == Kind::kSnapshot;
+  require(h.payload_bytes <= kMaxPayload || snapshot, "an accepted payload is within the limit");
+  require((h.client == sender.client || sender.peer >= 0) && shape.lane == sender.lane,
           "an accepted frame comes from whom and goes where it should");
+  require(server::is_replicated(h) == (sender.peer >= 0) && (sender.peer < 0 || h.lease > 0),
+          "copies hear from servers alone, under a lease");
   if (server::by_reference(h)) {
     require(h.place <= sender.shared_bytes && sender.shared_bytes - h.place >= h.payload_bytes,
             "an accepted place lies in the client's memory");
@@ -82,8 +92,12 @@ void require_accepted_fits(const Header& h, const server::Sender& sender,
       require(h.payload_bytes == count * (4 + 4 * std::uint64_t{shape.row_floats}),
               "accepted rows have their size");
       break;
+    case Kind::kSnapshot:
+      require(h.payload_bytes == server::snapshot_bytes(shape, count) && count <= 256,
+              "an accepted snapshot has its chunk's size");
+      break;
     case Kind::kSet:
-      require(sender.admin && h.payload_bytes == 4 * floats && count <= shape.states,
+      require((sender.admin || sender.peer >= 0) && h.payload_bytes == 4 * floats && count <= shape.states,
               "an accepted array has its chunk's size");
       break;
     default:
@@ -95,8 +109,7 @@ void fuzz_check(const std::uint8_t* data, std::size_t size, const server::Layout
   for (std::size_t at = 0; at + sizeof(Header) <= size; at += sizeof(Header)) {
     Header header;
     std::memcpy(&header, data + at, sizeof header);
-    for (const bool admin : {false, true}) {
-      const server::Sender sender{kClient, 0, admin, kSharedBytes};
+    for (const server::Sender& sender : kSenders) {
       const server::Verdict verdict = server::check(header, sender, layout, kMaxPayload);
       const bool accepted = verdict.action == server::Action::kAccept;
       require(accepted == (verdict.shape != nullptr), "accepted frames have a chunk");
@@ -119,23 +132,51 @@ int shared_memory() {
 struct Target {
   server::Layout layout;
   std::unique_ptr<ChunkServer> servers[2];  // with and without the check for finite numbers
+  std::unique_ptr<ChunkServer> primary, copy;
   int memory = shared_memory();
 
   Target() {
     for (const server::ChunkShape& shape : shapes()) layout.add(shape);
     layout.finish();
-    for (int i = 0; i < 2; ++i) {
-      server::ServerSettings settings;
-      settings.max_payload_bytes = kMaxPayload;
-      settings.refuse_nonfinite = i == 0;
-      servers[i] = std::make_unique<ChunkServer>(2, settings);
-      for (const server::ChunkShape& shape : shapes()) {
-        servers[i]->add_chunk(shape, start_of(shape));
-      }
-      servers[i]->start();
-    }
+    for (int i = 0; i < 2; ++i) servers[i] = made(i == 0, false);
+    renew();
   }
   ~Target() { close(memory); }
+
+  // A copy that was told of a very high lease takes nothing any more: now and then there is another.
+  void renew() {
+    primary = made(true, true);
+    copy = made(true, true);
+    primary->hold(numbers(), {{}, server::Role::kPrimary, kLease, {1}, {}});
+    join();
+  }
+
+  static std::unique_ptr<ChunkServer> made(bool refuse_nonfinite, bool replicated) {
+    server::ServerSettings settings;
+    settings.max_payload_bytes = kMaxPayload;
+    settings.refuse_nonfinite = refuse_nonfinite;
+    settings.replicated = replicated;
+    auto server = std::make_unique<ChunkServer>(2, settings);
+    for (const server::ChunkShape& shape : shapes()) server->add_chunk(shape, start_of(shape));
+    server->start();
+    return server;
+  }
+
+  std::vector<std::uint32_t> numbers() const {
+    std::vector<std::uint32_t> out;
+    for (const server::ChunkShape& shape : layout.chunks()) out.push_back(shape.chunk);
+    return out;
+  }
+
+  // The primary's connection to the copy.
+  void join() {
+    for (std::uint32_t lane = 0; lane < 2; ++lane) {
+      int ends[2];
+      require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
+      copy->adopt(ends[1], {0, lane, false, 0, 0}, -1);
+      primary->adopt_peer(ends[0], lane, 1);
+    }
+  }
 };
 
 Target& target() {
@@ -144,10 +185,11 @@ Target& target() {
 }
 
 // Sends the bytes, says that no more will come, and reads replies until the server hangs up.
-void fuzz_lane(ChunkServer& server, const std::uint8_t* data, std::size_t size, bool admin) {
+void fuzz_lane(ChunkServer& server, const std::uint8_t* data, std::size_t size,
+               const server::Sender& sender) {
   int ends[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
-  server.adopt(ends[1], {kClient, 0, admin, kSharedBytes}, target().memory);
+  server.adopt(ends[1], sender, sender.shared_bytes > 0 ? target().memory : -1);
   std::size_t sent = 0;
   static Bytes drained(1 << 16);
   for (bool open = true; open;) {
@@ -165,6 +207,15 @@ void fuzz_lane(ChunkServer& server, const std::uint8_t* data, std::size_t size, 
   close(ends[0]);
 }
 
+// Plays a copy that answers its primary with these bytes, and hangs up.
+void fuzz_answers(ChunkServer& primary, const std::uint8_t* data, std::size_t size) {
+  int ends[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
+  primary.adopt_peer(ends[1], 0, 1);
+  (void)!send(ends[0], data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  close(ends[0]);
+}
+
 }  // namespace
 }  // namespace mh::test
 
@@ -173,7 +224,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   fuzz_check(data, size, target().layout);
   for (const auto& server : target().servers) {
-    fuzz_lane(*server, data, size, size % 2 == 0);
+    fuzz_lane(*server, data, size, kSenders[size % 2]);
+  }
+  fuzz_lane(*target().copy, data, size, kSenders[2]);
+  // A primary whose copy never answers would keep its clients waiting: this one answers anything.
+  fuzz_answers(*target().primary, data, size);
+  static std::uint64_t inputs = 0, taken = 0;
+  if (++inputs % 200 == 0) {
+    taken += target().copy->totals().updates;
+    require(taken > 0 || inputs < 5000, "a copy takes what is meant for it");
+    target().renew();
   }
   return 0;
 }
@@ -191,17 +251,9 @@ Bytes payload_of(Random& random, std::size_t bytes) {
   return out;
 }
 
-// A frame that a server accepts, of any kind.
-Bytes good_frame(Random& random) {
-  static std::uint64_t sequence = 0;
-  const std::vector<server::ChunkShape>& chunks = target().layout.chunks();
-  const server::ChunkShape& shape = chunks[random.next() % chunks.size()];
-  const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows, Kind::kPull, Kind::kSet,
-                        Kind::kGet};
-  const Kind kind = kinds[random.next() % 6];
-  Header h = header_of(kind, shape.chunk, kClient, ++sequence);
-  h.lease = shape.lease;
-  h.flags = random.next() % 4 == 0 ? wire::kWantValues : 0;
+// The payload of a frame, with what of the header depends on it.
+Bytes fill(Random& random, Header& h, const server::ChunkShape& shape) {
+  const auto kind = static_cast<Kind>(h.kind);
   std::size_t bytes = 0;
   if (kind == Kind::kDelta) {
     const auto encoding = static_cast<Encoding>(random.next() % 4);
@@ -217,17 +269,79 @@ Bytes good_frame(Random& random) {
   } else if (kind == Kind::kSet || kind == Kind::kGet) {
     h.count = random.next() % (shape.states + 1);
     bytes = kind == Kind::kSet ? 4 * shape.floats() : 0;
+  } else if (kind == Kind::kSnapshot) {
+    h.count = random.next() % 5;
+    bytes = server::snapshot_bytes(shape, h.count);
   }
   Bytes payload = payload_of(random, bytes);
   if (kind == Kind::kRows) std::fill_n(payload.begin(), 4 * h.count, std::uint8_t{0});
-  if (random.next() % 4 == 0 && bytes > 0 && bytes < kSharedBytes) {
+  if (kind == Kind::kSnapshot) {
+    const server::SnapshotHead head{random.next() % 4, random.next() % 4, kLease, 1 + shape.states,
+                                    shape.floats(), h.count, 0};
+    std::memcpy(payload.data(), &head, sizeof head);
+  }
+  return payload;
+}
+
+const server::ChunkShape& some_chunk(Random& random) {
+  const std::vector<server::ChunkShape>& chunks = target().layout.chunks();
+  return chunks[random.next() % chunks.size()];
+}
+
+// A frame that a server accepts from a client, of any kind.
+Bytes clients_frame(Random& random) {
+  static std::uint64_t sequence = 0;
+  const server::ChunkShape& shape = some_chunk(random);
+  const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows, Kind::kPull, Kind::kSet,
+                        Kind::kGet};
+  Header h = header_of(kinds[random.next() % 6], shape.chunk, kClient, ++sequence);
+  h.lease = random.next() % 2 ? shape.lease : 0;
+  h.flags = random.next() % 4 == 0 ? wire::kWantValues : 0;
+  const Bytes payload = fill(random, h, shape);
+  if (random.next() % 4 == 0 && !payload.empty() && payload.size() < kSharedBytes) {
     h.flags |= wire::kByReference;
-    h.place = random.next() % (kSharedBytes - bytes);
-    Bytes frame = frame_of(h, payload.data(), bytes);
+    h.place = random.next() % (kSharedBytes - payload.size());
+    Bytes frame = frame_of(h, payload.data(), payload.size());
     frame.resize(sizeof h);
     return frame;
   }
-  return frame_of(h, payload.data(), bytes);
+  return frame_of(h, payload.data(), payload.size());
+}
+
+// A frame from a primary to a copy; whether the copy is where it says is left to chance.
+Bytes primarys_frame(Random& random) {
+  const server::ChunkShape& shape = some_chunk(random);
+  const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows,
+                        Kind::kSet,   Kind::kAlign,   Kind::kSnapshot};
+  Header h = header_of(kinds[random.next() % 6], shape.chunk, random.next() % 3, random.next() % 9);
+  const auto kind = static_cast<Kind>(h.kind);
+  h.lease = kLease;
+  h.seen = random.next() % 4;
+  h.place = random.next() % 2 ? kLease : 0;
+  h.flags = kind == Kind::kAlign || kind == Kind::kSnapshot ? 0 : wire::kReplicated;
+  const Bytes payload = fill(random, h, shape);
+  return frame_of(h, payload.data(), payload.size());
+}
+
+// What a copy may answer.
+Bytes copys_answer(Random& random) {
+  const Kind kind = random.next() % 4 ? Kind::kAck : Kind::kRefused;
+  Header h = header_of(kind, static_cast<std::uint32_t>(random.next() % 6), 0, 0);
+  h.count = random.next() % 12;
+  h.seen = random.next() % 4;
+  const Bytes sentence(kind == Kind::kRefused ? random.next() % 20 : 0, 'x');
+  return frame_of(h, sentence.data(), sentence.size());
+}
+
+Bytes good_frame(Random& random) {
+  switch (random.next() % 4) {
+    case 0:
+      return copys_answer(random);
+    case 1:
+      return primarys_frame(random);
+    default:
+      return clients_frame(random);
+  }
 }
 
 // Numbers at which lengths and counts go wrong.
@@ -281,6 +395,8 @@ void require_alive() {
     require(totals.waiting_bytes == 0, "no payload of a broken connection is kept");
     require(totals.updates > 0, "good frames among the bad were applied");
   }
+  target().join();
+  (void)target().primary->lagging();  // its lanes still answer
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   if (!shared) {
     mh::test::test_client();
     mh::test::test_server();
+    mh::test::test_replication();
   }
   for (const mh::KernelTable* table : mh::available_kernels()) {
     mh::use_kernels(table->name);
