@@ -20,8 +20,9 @@ MEMBERS = 3
 class EtcdCluster:
     """Three processes and their data, gone with the test."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, certificate: Path | None = None) -> None:
         self._directory = directory
+        self._certificate = certificate  # its own authority; its key lies beside it
         ports = _free_ports(2 * MEMBERS)
         self.client_ports, self._peer_ports = ports[:MEMBERS], ports[MEMBERS:]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * MEMBERS
@@ -30,12 +31,14 @@ class EtcdCluster:
     def start(self) -> None:
         for number in range(MEMBERS):
             self.start_member(number)
-        wait_until(lambda: self.leader() is not None, what="etcd has a leader")
+        if self._certificate is None:
+            wait_until(lambda: self.leader() is not None, what="etcd has a leader")
 
     def start_member(self, number: int) -> None:
         """Start a member, or start it again with what it had."""
         peers = [f"http://127.0.0.1:{port}" for port in self._peer_ports]
-        client = f"http://127.0.0.1:{self.client_ports[number]}"
+        scheme = "http" if self._certificate is None else "https"
+        client = f"{scheme}://127.0.0.1:{self.client_ports[number]}"
         command = {
             "name": f"m{number}",
             "data-dir": str(self._directory / f"m{number}"),
@@ -47,6 +50,13 @@ class EtcdCluster:
             "initial-cluster-token": self._directory.name,
             "unsafe-no-fsync": "",
         }
+        if self._certificate is not None:
+            command |= {
+                "cert-file": str(self._certificate),
+                "trusted-ca-file": str(self._certificate),
+                "key-file": str(self._certificate.with_suffix(".key")),
+                "client-cert-auth": "",
+            }
         self.processes[number] = subprocess.Popen(
             [
                 "etcd",
@@ -56,9 +66,10 @@ class EtcdCluster:
             stderr=subprocess.STDOUT,
         )
 
-    def address(self, name: str) -> str:
+    def address(self, name: str, *, scheme: str = "etcd") -> str:
         """The registry of this name, as a controller is told it."""
-        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.client_ports) + f"/{name}"
+        members = ",".join(f"127.0.0.1:{port}" for port in self.client_ports)
+        return f"{scheme}://{members}/{name}"
 
     def leader(self) -> int | None:
         """The member that leads, by the word of one that runs."""
@@ -108,11 +119,11 @@ def _status(port: int) -> dict | None:
     return found if "header" in found else None
 
 
-def etcd_cluster(directory: Path) -> EtcdCluster:
+def etcd_cluster(directory: Path, *, certificate: Path | None = None) -> EtcdCluster:
     """A cluster that has started; the test is skipped where there is no etcd."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed: apt-get install etcd-server")
-    cluster = EtcdCluster(directory)
+    cluster = EtcdCluster(directory, certificate=certificate)
     try:
         cluster.start()
     except BaseException:

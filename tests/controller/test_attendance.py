@@ -99,6 +99,7 @@ def test_the_last_words_are_what_counts(attendance: Attendance) -> None:
     assert attendance.newest_known() == 6
     attendance.hear(beat(0), "wire", 0.1)
     assert attendance.claims() == ()
+    assert attendance.progress() == {0: {7: 9}}, "not every heartbeat brings it"
 
 
 def test_a_pair_that_quarrels_is_kept_apart_longer_each_time() -> None:

@@ -28,6 +28,7 @@ class _Heard:
     closed_s: float | None = None
     beat: Heartbeat | None = None
     suspected: dict[int, int] = field(default_factory=dict)  # server -> beats in a row
+    progress: Mapping[int, int] = field(default_factory=dict)  # not every heartbeat brings it
 
 
 class Attendance:
@@ -65,6 +66,7 @@ class Attendance:
             suspect: heard.suspected.get(suspect, 0) + 1 for suspect in beat.suspects
         }
         heard.beat = beat
+        heard.progress = beat.progress or heard.progress
         return new or bool(beat.in_step or beat.suspects)
 
     def hang_up(self, connection: Hashable, now: float) -> None:
@@ -112,7 +114,7 @@ class Attendance:
 
     def progress(self) -> Mapping[int, Mapping[int, int]]:
         """How far each server's copies are, by bucket."""
-        return {n: h.beat.progress for n, h in self._heard.items() if h.beat is not None}
+        return {server: heard.progress for server, heard in self._heard.items()}
 
     def newest_known(self) -> int:
         """The newest placement that any server has heard of."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from manyhands.controller.registry import Registry
 from manyhands.errors import ConfigError
@@ -30,6 +30,12 @@ def open_registry(address: str) -> Registry:
     if scheme in ("etcd", "etcds"):
         return _open_etcd(address)
     raise ConfigError(f"The registry's address is {address!r}; {_FORMS}.")
+
+
+def in_run(address: str, run: str) -> str:
+    """The address of a registry that this run has to itself, in the etcd at `address`."""
+    parts = urlsplit(address)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{quote(run)}").geturl()
 
 
 def _open_etcd(address: str) -> Registry:

@@ -38,5 +38,8 @@ class ControllerSettings:
         return int(self.join_mb * 1e6)
 
     def join_s(self, bucket_bytes: int) -> float:
-        """How long a copy of this size may take until it is given up."""
-        return 5.0 + 4 * max(bucket_bytes / 1e6, self.join_mb) / self.fill_mb_s
+        """How long a copy of this size may take until it is given up, whatever its primary says.
+
+        Generous: the optimizer's states come along, and primaries notice a standstill themselves.
+        """
+        return 60.0 + 10 * max(bucket_bytes / 1e6, self.join_mb) / self.fill_mb_s

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from manyhands.controller.registry_address import open_registry
+from manyhands.controller.registry_address import in_run, open_registry
 from manyhands.errors import CheckpointError, RegistryUnavailable
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.persistence import WriteBack
@@ -39,9 +39,8 @@ class ClusterFiles:
         """The registry's address."""
         address = self._plan.strategy.registry
         if address != "embedded":
-            separator = "" if address.endswith("/") else "/"
             run = "run" if self._run_dir is None else self._run_dir.name
-            return f"{address}{separator}{run}-{self._start}"
+            return in_run(address, f"{run}-{self._start}")
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=".registry-", dir=self._run_dir))
         return f"sqlite:{self._folder / 'registry.db'}"
