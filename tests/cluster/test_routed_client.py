@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from manyhands.parameter_server.placement import BucketPlace
+from manyhands.parameter_server.placement import BucketPlace, Joining
 from tests.cluster.conftest import wait_until
 from tests.cluster.replicated import ReplicatedServers, replicated
 from tests.cluster.routed import PATIENT, GroupPusher, everywhere
@@ -144,7 +144,9 @@ def test_sets_and_gets_follow_too_and_a_late_set_undoes_nothing():
                 server.push(start, rate=1.0, steps=1)
             running.go_on(0)
             controller.wait_until_known(0, 1)
-            controller.publish(everywhere(running.shards, BucketPlace(1, 2, (0,), origin="held")))
+            again = Joining(0, controller.placement.version + 1)
+            place = BucketPlace(1, 2, joining=(again,), origin="held")
+            controller.publish(everywhere(running.shards, place))
             out = np.ones_like(start)
             for server in admin.servers:
                 server.get_array(0, out)
