@@ -224,28 +224,31 @@ class ServerLink:
         lags: list[int] = []
 
         def push_part(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
-            seen = self._known[part.numbers]
-            versions = seen.copy()
+            versions = self._known[part.numbers]
             arrays = (part.numbers, *part.ranges, values)
-            of_each: dict[str, Any] = {
-                "versions": versions,
-                "leases": part.leases,
-                "outcomes": outcomes,
-            }
+            of_each = {"versions": versions, "leases": part.leases, "outcomes": outcomes}
             try:
                 if out is None:
                     link.push(*arrays, **(fixed | of_each))
                 else:
                     link.push_pull(*arrays, out, **(fixed | of_each))
-            finally:
-                done = outcomes == 1
-                known = seen + 1 if out is None else versions
-                self._known[part.numbers[done]] = known[done]
-                lags.append(int((versions - seen - 1)[done].clip(0).sum()))
+            except BaseException:
+                done = outcomes == 1  # some chunks, though the call has failed
+                self._note_pushed(part.numbers[done], versions[done], out is not None, lags)
+                raise
+            self._note_pushed(part.numbers, versions, out is not None, lags)
 
         self._delivery.carry_out(self._deltas, push_part)
         if lags:
-            self.staleness = sum(lags) / len(self._deltas.chunks)
+            self.staleness = max(0.0, sum(lags) / len(self._deltas.chunks))
+
+    def _note_pushed(
+        self, numbers: Integers, versions: Integers, is_pulled: bool, lags: list[int]
+    ) -> None:
+        """Updates were applied and left these chunks at these versions."""
+        seen = self._known[numbers]
+        lags.append(int(versions.sum() - seen.sum()) - len(numbers))
+        self._known[numbers] = versions if is_pulled else seen + 1
 
     def _push_span(self, span: Span, a: Floats, d: Floats, rate: float, steps: int) -> None:
         chunk = span.chunks[0].number
