@@ -19,6 +19,7 @@ from torch import nn
 
 import manyhands as mh
 from manyhands.errors import TrainingDiverged, WorkerError
+from manyhands.parameter_server.client import ParameterClient
 from manyhands.telemetry.event_log import read_events
 from tests.cluster.conftest import wait_until, workers_of
 from tests.conftest import blobs
@@ -250,6 +251,36 @@ def test_resuming_goes_on_with_the_servers_state(make_trainer, tmp_path: Path) -
     result = trainer.fit(blobs(2048), validation=blobs(seed=1), epochs=5, resume=tmp_path / "run")
     assert len(result.history) == 5
     assert result.metrics["accuracy"] > 0.9
+
+
+def test_resuming_goes_on_counting_updates(
+    make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam corrects the bias of its averages by that count."""
+    counted: list[int] = []
+    given: list[int] = []
+    get_states, set_states = ParameterClient.get_states, ParameterClient.set_states
+
+    def watched_get(client: ParameterClient, count: int, updates=None) -> list:
+        states = get_states(client, count, updates)
+        counted.append(int(updates.min()))
+        return states
+
+    def watched_set(client: ParameterClient, states, updates=None) -> None:
+        set_states(client, states, updates)
+        given.extend(updates.tolist())
+
+    monkeypatch.setattr(ParameterClient, "get_states", watched_get)
+    monkeypatch.setattr(ParameterClient, "set_states", watched_set)
+    strategy = mh.Downpour(replicas=1, push="gradients")
+    settings = {"strategy": strategy, "optimizer": mh.optim.Adam(lr=0.01)}
+    make_trainer(**settings).fit(blobs(2048), epochs=2)
+    last = counted[-1]
+    trainer = make_trainer(**settings, run_dir=None)
+    trainer.fit(blobs(2048), epochs=3, resume=tmp_path / "run")
+
+    assert set(given) == {last}
+    assert counted[-1] > last > 0
 
 
 DRIVER = """

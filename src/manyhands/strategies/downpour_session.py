@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from manyhands.data.source import epoch_order
 from manyhands.errors import ServerUnavailable, TrainingDiverged
 from manyhands.optim.rules import Rule
 from manyhands.parameter_server.restoring import StoredModel
+from manyhands.strategies import update_counts
 from manyhands.strategies.cluster import Cluster
 from manyhands.strategies.cluster_files import ClusterFiles
 from manyhands.strategies.cluster_report import ClusterReport
@@ -154,13 +156,15 @@ class DownpourSession(Session):
         return self._averaged
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
+        updates = np.zeros(len(self._plan.shard_map.chunks), np.int64)
         with self._explained():
-            states = self._snapshots.states(len(self._rule.states))
-        return {
+            states = self._snapshots.states(len(self._rule.states), updates)
+        tensors = {
             f"{name}.{state}": self._layout.view(torch.from_numpy(line), name).contiguous()
             for state, line in zip(self._rule.states, states, strict=True)
             for name in self._layout.names
         }
+        return tensors | (update_counts.tensors(self._plan.shard_map, updates) if tensors else {})
 
     def load(
         self,
@@ -169,13 +173,15 @@ class DownpourSession(Session):
         step: int,
     ) -> None:
         checked_state(self.optimizer_state(), optimizer, "optimizer state")
+        self._steps_before = step * self._job.batches_per_epoch // self._whole.batches_per_epoch
         if self._stored is None:
-            self._snapshots.set_states([self._line_of(optimizer, s) for s in self._rule.states])
+            lines = [self._line_of(optimizer, state) for state in self._rule.states]
+            updates = update_counts.by_chunk(self._plan.shard_map, optimizer)
+            self._snapshots.set_states(lines, updates)
         else:
             self._go_on_from(self._stored)
         if step:
             self._desk.skip_warm_start()
-        self._steps_before = step * self._job.batches_per_epoch // self._whole.batches_per_epoch
         if self._average is not None:
             checked_state(self._averaged or {}, averaged or {}, "average")
             line = torch.zeros(self._layout.floats)
@@ -191,7 +197,7 @@ class DownpourSession(Session):
 
     def _go_on_from(self, stored: StoredModel) -> None:
         """Take the optimizer's state from the store too, as the weights were, and say so."""
-        self._snapshots.set_states(stored.states[: len(self._rule.states)])
+        self._snapshots.set_states(stored.states[: len(self._rule.states)], stored.begun)
         newer_s = stored.written_at - (self._job.resumed_at or 0.0)
         message = (
             f"Going on from what the parameter servers wrote back {newer_s:,.1f} s after the last "

@@ -46,15 +46,24 @@ class Snapshots:
             self._client.pull(self._line)
             kernels.average([averaged], [self._line], decay)
 
-    def states(self, count: int) -> list[npt.NDArray[np.float32]]:
-        """The servers' first `count` states of their rule, each as a line."""
-        with self._asking:
-            return self._client.get_states(count)
+    def states(
+        self, count: int, updates: npt.NDArray[np.int64] | None = None
+    ) -> list[npt.NDArray[np.float32]]:
+        """The servers' first `count` states of their rule, each as a line.
 
-    def set_states(self, lines: Sequence[npt.NDArray[np.float32]]) -> None:
-        """Overwrite the states of the servers' rule."""
+        `updates` receives the updates that each chunk counts.
+        """
         with self._asking:
-            self._client.set_states(lines)
+            return self._client.get_states(count, updates)
+
+    def set_states(
+        self,
+        lines: Sequence[npt.NDArray[np.float32]],
+        updates: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """Overwrite the states of the servers' rule, and the updates that each chunk counts."""
+        with self._asking:
+            self._client.set_states(lines, updates)
 
 
 class MovingAverage(threading.Thread):

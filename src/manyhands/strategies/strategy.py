@@ -23,6 +23,7 @@ from manyhands.errors import ConfigError
 from manyhands.optim.rules import Adagrad, Rule
 from manyhands.optim.schedules import RateFactor
 from manyhands.replica.steps import StepFunction
+from manyhands.strategies import update_counts
 from manyhands.telemetry.events import Event
 
 _BATCH_NORM_SAMPLES = 16
@@ -243,7 +244,11 @@ class Strategy(ABC):
 def checked_state(
     wanted: dict[str, torch.Tensor], found: dict[str, torch.Tensor], what: str
 ) -> None:
-    """Raise ConfigError when a checkpoint's tensors are not those of this run."""
+    """Raise ConfigError when a checkpoint's tensors are not those of this run.
+
+    Counts of updates, which not every strategy keeps, may be missing.
+    """
+    wanted, found = update_counts.without(wanted), update_counts.without(found)
     if set(wanted) != set(found):
         odd = sorted(set(wanted) ^ set(found))[0]
         raise ConfigError(

@@ -25,7 +25,7 @@ class Client:
     def pull(self, out: Any) -> None:
         self.ask(lambda: np.copyto(out, self.weights))
 
-    def get_states(self, count: int) -> list[Any]:
+    def get_states(self, count: int, updates: Any = None) -> list[Any]:
         self.ask(lambda: threading.Event().wait(0.002))
         return [self.weights.copy() for _ in range(count)]
 
