@@ -2,10 +2,10 @@
 
 Four servers with three copies of every bucket, a controller and three clients, all of them
 processes. Servers and controllers are killed with SIGKILL, stopped with SIGSTOP and cut off from
-each other; the dead are started again, as a driver does. The clients push whole numbers and count
-what was acknowledged. Then every server is killed once more, one after another, so that what the
-mirrors hold is looked at too. The seed is printed: `--seed` draws the same faults again, though
-processes never meet them at the same moments twice.
+each other; the dead are started again, as a driver does. The clients push whole numbers in all
+forms and count what was acknowledged. Then every server is killed once more, one after another, so
+that what the mirrors hold is looked at too. The seed is printed: `--seed` draws the same faults
+again, though processes never meet them at the same moments twice.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from benchmarks.contestants.whole_numbers import Counts, Pushed, WholeNumbers, e
 from benchmarks.harness.crew import Crew
 from benchmarks.harness.report import print_table
 from benchmarks.harness.rounds import Spread, progress
-from manyhands.parameter_server.shard_map import ParameterSpec
+from manyhands.parameter_server.shard_map import Form, ParameterSpec
 
 PARAMETERS = (
     ParameterSpec("large", (120, 500)),
     ParameterSpec("small", (3, 7)),
     ParameterSpec("bias", (401,)),
+    ParameterSpec("linear", (60, 40), Form.FACTORS),
+    ParameterSpec("embedding", (200, 16), Form.ROWS),
 )
 CHUNK_BYTES = 1 << 15
 SLICE_S = 0.5

@@ -182,12 +182,17 @@ class Fleet:
                 self.servers[server].send(Cut(peer, on))
 
     def placement(self) -> Placement | None:
-        """The one that is committed, read beside the controller; None before the first."""
-        with contextlib.closing(
-            sqlite3.connect(f"file:{self._registry}?mode=ro", uri=True, timeout=5.0)
-        ) as registry:
-            found = registry.execute("SELECT value FROM entries WHERE key = 'placement'")
-            row = found.fetchone()
+        """The one that is committed, read beside the controller; None where there is none.
+
+        None too where it can't be read now: a controller that is stopped may hold a lock.
+        """
+        where = f"file:{self._registry}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(where, uri=True, timeout=1.0)) as registry:
+                found = registry.execute("SELECT value FROM entries WHERE key = 'placement'")
+                row = found.fetchone()
+        except sqlite3.OperationalError:
+            return None
         return None if row is None or row[0] is None else unpacked(row[0])
 
     def is_whole(self) -> bool:
