@@ -8,11 +8,13 @@ from __future__ import annotations
 import typer
 
 from manyhands.cli.doctor import doctor
+from manyhands.cli.drain import drain
 from manyhands.cli.evaluate import evaluate
 from manyhands.cli.export import export
 from manyhands.cli.recipes import recipes
 from manyhands.cli.replicas import replicas
 from manyhands.cli.resume import resume
+from manyhands.cli.servers import servers
 from manyhands.cli.strategies import strategies
 from manyhands.cli.train import train
 
@@ -59,7 +61,20 @@ def _options(
     del version
 
 
-for _command in (train, evaluate, resume, replicas, export, recipes, strategies, doctor):
+_COMMANDS = (
+    train,
+    evaluate,
+    resume,
+    replicas,
+    servers,
+    drain,
+    export,
+    recipes,
+    strategies,
+    doctor,
+)
+
+for _command in _COMMANDS:
     app.command()(_command)
 
 

@@ -34,15 +34,9 @@ def replicas(
       manyhands replicas runs/mnist-20261115-204201 --add 2
       manyhands replicas runs/mnist-20261115-204201 --remove 1
     """
-    from manyhands.errors import ConfigError
-    from manyhands.run.directory import RunDirectory
-    from manyhands.transport.control import ask
+    from manyhands.cli.asking import ask_run
 
-    request = _request(add, remove)
-    answer = ask(RunDirectory.open(run).path, request)
-    if not answer.get("ok"):
-        raise ConfigError(str(answer.get("message") or "The run refuses without a reason."))
-    for line in _table(answer):
+    for line in _lines(ask_run(run, _request(add, remove))):
         typer.echo(line)
 
 
@@ -58,16 +52,13 @@ def _request(add: int | None, remove: int | None) -> dict[str, Any]:
     return {"command": "replicas"}
 
 
-def _table(answer: Mapping[str, Any]) -> list[str]:
+def _lines(answer: Mapping[str, Any]) -> list[str]:
     """What the run said, and a row for each replica."""
+    from manyhands.cli.tables import table
+
     rows = [
         (str(one["replica"]), str(one["pid"]), f"{one['samples_per_s']:,.0f}")
         for one in answer.get("replicas", [])
     ]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    table = [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in (_HEADINGS, *rows)
-    ]
     message = [str(answer["message"])] if answer.get("message") else []
-    return [*message, *table]
+    return [*message, *table(_HEADINGS, rows)]

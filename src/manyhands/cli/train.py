@@ -19,15 +19,16 @@ def train(
         ),
     ],
     strategy: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
+            show_default="hogwild",
             help="hogwild: workers share one copy of the weights and never wait for each other. "
             "synchronous: every step waits for all; with one worker, plain PyTorch bit for bit. "
             "downpour: replicas of the model train apart and share what they learn through "
             "parameter servers.",
         ),
-    ] = "hogwild",
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -61,6 +62,18 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
+    chaos: Annotated[
+        bool,
+        typer.Option(
+            "--chaos",
+            help="Kill, pause or cut off something at random every few seconds, and tell what "
+            "happens. Trains with downpour, on 3 servers unless told otherwise.",
+        ),
+    ] = False,
+    chaos_seed: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Repeat the chaos of this seed, which was printed."),
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The run's folder; by default a new one in runs/."),
@@ -79,6 +92,7 @@ def train(
       manyhands train mnist --strategy synchronous --set lr=0.02 --set augment=no
       manyhands train mnist --strategy downpour --replicas 2 --servers 2
       manyhands train mnist --strategy downpour --strategy-set push_every=5
+      manyhands train mnist --chaos
       manyhands train my_recipe.py --run-dir runs/first
 
     \b
@@ -97,6 +111,7 @@ def train(
     Options of a strategy: manyhands strategies
     """
     from manyhands.cli.building import Request, prepare, requested_settings
+    from manyhands.cli.chaos import chaotic
     from manyhands.cli.fitting import fit_and_report
     from manyhands.cli.strategy_options import requested_options
     from manyhands.recipes.loading import load_recipe
@@ -104,12 +119,15 @@ def train(
     given = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None}
     flags = {"workers": workers, "replicas": replicas, "servers": servers}
+    chosen, strategy_options = strategy, requested_options(flags, strategy_set or [])
+    if chaos or chaos_seed is not None:
+        chosen, strategy_options = chaotic(chosen, strategy_options, chaos_seed)
     module = load_recipe(recipe)
     known = [setting.name for setting in module.settings]
     request = Request(
         recipe=module.name,
-        strategy=strategy,
-        strategy_options=requested_options(flags, strategy_set or []),
+        strategy=chosen or "hogwild",
+        strategy_options=strategy_options,
         settings=requested_settings(settings or [], options, known),
         options=options,
     )

@@ -109,12 +109,12 @@ class Membership:
     def _is_away(self, error: Exception) -> None:
         if self._away_since is None and not self._closed.is_set():
             self._away_since = time.monotonic()
-            logger.warning("The controller does not answer; serving goes on. %s", error)
+            logger.info("The controller does not answer; serving goes on. %s", error)
 
     def _is_back(self) -> None:
         if self._away_since is not None:
             away_s = time.monotonic() - self._away_since
-            logger.warning("The controller answers again after %.1f s.", away_s)
+            logger.info("The controller answers again after %.1f s.", away_s)
             self._away_since = None
 
 

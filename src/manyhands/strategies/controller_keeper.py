@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from manyhands.controller.task import ControllerServing
-from manyhands.errors import ManyhandsError, ServerUnavailable, WorkerError
-from manyhands.launch.local import Role
+from manyhands.errors import ConfigError, ManyhandsError, ServerUnavailable, WorkerError
+from manyhands.launch.local import Role, error_of
 from manyhands.launch.role_process import Failure
 from manyhands.strategies.notices import Notices
 from manyhands.strategies.restarts import RestartHistory, too_often
@@ -47,6 +47,7 @@ class ControllerKeeper:
         self._notices = notices
         self._history = RestartHistory()
         self._role: Role | None = None
+        self._serves = False  # one has served
         self._failure = ""
         self._last: tuple[int, str] = (0, "")  # the process that died last, and why
         self._restart_at: float | None = None
@@ -61,16 +62,17 @@ class ControllerKeeper:
     def start(self) -> None:
         """Start the process, without waiting for it."""
         self._role = self._start_controller()
-
-    def await_serving(self) -> None:
-        """Wait for the first controller. WorkerError, or what it raised, when it does not serve."""
-        role = self._role
-        assert role is not None
-        message = role.receive() if role.channel.poll(_START_WITHIN_S) else None
-        if not isinstance(message, ControllerServing):
-            raise WorkerError(f"The controller did not start ({role.ending()}).")
         self._answered = time.monotonic()
         self._messenger.start()
+
+    def await_serving(self) -> None:
+        """Wait for a controller. WorkerError, or what it raised, when none serves."""
+        notices = self._notices
+        with notices.changed:
+            notices.changed.wait_for(lambda: notices.has_failed or self._serves, _START_WITHIN_S)
+            notices.check()
+            if not self._serves:
+                raise WorkerError(f"The controller did not start within {_START_WITHIN_S:g} s.")
 
     @property
     def pid(self) -> int | None:
@@ -118,8 +120,10 @@ class ControllerKeeper:
 
     def _hear(self, message: Any) -> None:
         if isinstance(message, ControllerServing):
-            self._answered = time.monotonic()
+            self._serves, self._answered = True, time.monotonic()
         elif isinstance(message, Failure):
+            if not self._serves and isinstance(message.known, ConfigError):
+                raise error_of("the controller", message)
             self._failure = message.summary
         elif message is None:
             self._lose()
@@ -134,6 +138,8 @@ class ControllerKeeper:
         pause_s = 0.0 if self._excused else self._history.pause_after_death(now)
         self._failure, self._excused = "", False
         if pause_s is None:
+            if not self._serves:
+                raise WorkerError(f"The controller did not start ({too_often(self._last[1])}).")
             self._tell(too_often(self._last[1]), None)
         else:
             self._restart_at = now + pause_s

@@ -66,6 +66,7 @@ class DownpourSession(Session):
         self._ending = ExitStack()  # each in turn, the last first, whatever a Ctrl-C interrupts
         self._average: MovingAverage | None = None
         self._averaged: dict[str, torch.Tensor] | None = None
+        self._has_begun = False
         self._steps_before = 0
         self._opened: dict[int, float] = {}
         try:
@@ -82,14 +83,12 @@ class DownpourSession(Session):
         self._begin()
         self._open(epoch)
         while not self._crew.is_over(epoch):
-            with self._notices.changed:
-                self._notices.changed.wait(_LOOK_EVERY_S)
-            self._look(epoch)
+            self._wait(epoch)
         seconds = self._seconds(epoch)
         if epoch + 1 < self._job.epochs:
             self._open(epoch + 1)  # replicas go on while this one is validated
-            self._crew.flush(_LAST_WORDS_WITHIN_S)
-        elif not self._crew.flush(_FLUSH_WITHIN_S):
+            self._flush(epoch, _LAST_WORDS_WITHIN_S)
+        elif not self._flush(epoch, _FLUSH_WITHIN_S):
             late = "Some replicas did not push all they trained in time; the weights lack that."
             self._job.emit(Note(message=late, warning=True))
         self._look(epoch)
@@ -98,16 +97,30 @@ class DownpourSession(Session):
 
     def _begin(self) -> None:
         """Start the replicas, with the first epoch."""
-        if not self._coordinator.is_alive():
+        if not self._has_begun:
+            self._has_begun = True
             if self._average is not None:
                 self._average.start()
-            self._coordinator.start()
             self._crew.add(self._strategy.replicas)
             self._begin_faults()
 
     def _open(self, epoch: int) -> None:
         self._opened.setdefault(epoch, time.monotonic())
         self._crew.open(epoch)
+
+    def _flush(self, epoch: int, timeout_s: float) -> bool:
+        """Have replicas push what they trained; False when the time was too short for one."""
+        deadline = time.monotonic() + timeout_s
+        is_done = self._crew.ask_to_flush()
+        while not (done := is_done()) and time.monotonic() < deadline:
+            self._wait(epoch)
+        return done
+
+    def _wait(self, epoch: int) -> None:
+        """Wait for something to change, then look."""
+        with self._notices.changed:
+            self._notices.changed.wait(_LOOK_EVERY_S)
+        self._look(epoch)
 
     def _look(self, epoch: int) -> None:
         """Raise what ends the run, and tell what happened."""
@@ -214,7 +227,7 @@ class DownpourSession(Session):
 
     def command(self, request: dict[str, Any]) -> dict[str, Any]:
         """Show, add or remove replicas and servers while the run goes on."""
-        if not self._coordinator.is_alive():
+        if not self._has_begun:
             return {"ok": False, "message": "The run has not begun to train yet."}
         return self._commands.answer(request)
 
@@ -240,11 +253,12 @@ class DownpourSession(Session):
         self._make_crews()
         self._controller.start()
         self._servers.start(self._strategy.servers)
+        self._coordinator.start()
         self._cluster.place_data()  # while they start
         self._controller.await_serving()
         self._servers.await_serving()
         self._connect()
-        self._make_coordinator()
+        self._follow_placements()
 
     def _make_crews(self) -> None:
         cluster, ending = self._cluster, self._ending
@@ -253,8 +267,15 @@ class DownpourSession(Session):
         self._servers = ServerCrew(cluster.start_server, self._controller, notices, cluster.hang_up)
         self._desk = self._plan.make_desk()
         self._crew = ReplicaCrew(self._desk, cluster.start_replica, notices)
-        for crew in (self._controller, self._servers, self._crew):
+        crews = (self._controller, self._servers, self._crew)
+        for crew in crews:
             ending.callback(crew.close)
+        self._coordinator = Coordinator(notices, crews)
+        ending.callback(self._coordinator.close)
+        self._commands = DownpourCommands(self._crew, self._servers, self._controller)
+        self._report = ClusterReport(
+            self._crew, self._servers, every_s=_REPORT_EVERY_S, lanes=self._plan.lanes
+        )
 
     def _connect(self) -> None:
         """Connect to the servers and give them the weights, the model's or those stored."""
@@ -275,15 +296,7 @@ class DownpourSession(Session):
             self._ending.callback(self._cluster.hang_up)  # it must not wait for a server then
             self._averaged = {n: v.clone() for n, v in self._layout.views(start).items()}
 
-    def _make_coordinator(self) -> None:
-        self._coordinator = Coordinator(
-            self._notices, [self._crew, self._servers, self._controller]
-        )
-        self._ending.callback(self._coordinator.close)
-        self._report = ClusterReport(
-            self._crew, self._servers, every_s=_REPORT_EVERY_S, lanes=self._plan.lanes
-        )
-        self._commands = DownpourCommands(self._crew, self._servers, self._controller)
+    def _follow_placements(self) -> None:
         self._story = PlacementStory(self._plan.copies, self._strategy.write_back_s or 0.0)
         self._routes.listen(lambda table: self._note_placement())
         self._note_placement()

@@ -53,7 +53,8 @@ class DownpourVictims:
         placement = self._placement()
         if placement is None or len(placement.members) == 1:
             return frozenset()
-        return frozenset(f"server/{number}" for number in sole_holders(placement))
+        living = {place.number: place.incarnation for place in self._servers.places}
+        return frozenset(f"server/{number}" for number in sole_holders(placement, living))
 
     def expect_death(self, name: str) -> None:
         kind, _, number = name.partition("/")

@@ -6,6 +6,7 @@ Pure but for the memory of one moment: when copies were first missed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 from manyhands.parameter_server.placement import BucketPlace, Placement
 from manyhands.telemetry.events import CopiesRestored, Event, PrimaryMoved, StoreRestored
@@ -67,15 +68,18 @@ class PlacementStory:
         return [CopiesRestored(copies=self._copies, seconds=now - missed)]
 
 
-def sole_holders(placement: Placement) -> frozenset[int]:
-    """Servers that hold the only complete copy of some bucket."""
-    return frozenset(
+def sole_holders(placement: Placement, living: Mapping[int, str]) -> frozenset[int]:
+    """Servers that hold the only complete copy of some bucket.
+
+    `living` are the incarnations of the processes that run: a placement may not know of deaths yet.
+    """
+    whole = {
         server
-        for place in placement.buckets.values()
-        if _in_step(place) == 1
-        for server in (place.primary, *place.mirrors)
-        if server is not None
-    )
+        for server, member in placement.members.items()
+        if living.get(server) == member.incarnation
+    }
+    holders = [whole & {place.primary, *place.mirrors} for place in placement.buckets.values()]
+    return frozenset(next(iter(one)) for one in holders if len(one) == 1)
 
 
 def is_empty(placement: Placement, server: int) -> bool:

@@ -116,18 +116,15 @@ class ReplicaCrew:
         with self._changed:
             return sum(account.samples for account in self._state.epochs.values())
 
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until every replica has pushed and reported what it trained; False when the time
-        was too short for one of them."""
+    def ask_to_flush(self) -> Callable[[], bool]:
+        """Ask every replica to push and report what it trained; what is returned says whether all
+        have."""
         with self._changed:
             asked = list(self._state.replicas.values())
             for place in asked:
                 place.flushed = False
                 self._send(place.number, Flush())
-            return self._changed.wait_for(
-                lambda: self._notices.has_failed or all(self._is_flushed(place) for place in asked),
-                timeout_s,
-            )
+        return lambda: all(self._is_flushed(place) for place in asked)
 
     def _is_flushed(self, place: ReplicaPlace) -> bool:
         """Whether nothing more is to be expected of it: a lost replica has nothing either."""

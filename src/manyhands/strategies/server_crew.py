@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from manyhands.errors import ConfigError, WorkerError
-from manyhands.launch.local import Role, close_all
+from manyhands.launch.local import Role, close_all, error_of
 from manyhands.launch.role_process import Failure
 from manyhands.parameter_server.placement import Placement
 from manyhands.parameter_server.reports import ServerReport
@@ -84,12 +84,19 @@ class ServerCrew:
 
     def await_serving(self) -> None:
         """Wait for them. WorkerError, or what a server raised, when one does not serve."""
-        for place in self.places:
-            role = place.role
-            message = role.receive() if role.channel.poll(_START_WITHIN_S) else None
-            if not isinstance(message, Serving):
-                raise WorkerError(f"Parameter {role.name} did not start ({role.ending()}).")
-            place.incarnation = message.incarnation
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._notices.has_failed or not self._missing(), _START_WITHIN_S
+            )
+            self._notices.check()
+            if missing := self._missing():
+                raise WorkerError(
+                    f"Parameter server {missing[0]} did not start within {_START_WITHIN_S:g} s."
+                )
+
+    def _missing(self) -> list[int]:
+        starting = [place.number for place in self._servers.values() if not place.incarnation]
+        return [*starting, *self._due]
 
     def add(self, count: int) -> list[int]:
         """Start more servers, which take over their part when they serve; their numbers."""
@@ -181,6 +188,8 @@ class ServerCrew:
             if not place.first:
                 self._notices.tell(ServerJoined(server=place.number, pid=place.role.pid))
         elif isinstance(message, Failure):
+            if place.first and isinstance(message.known, ConfigError):
+                raise error_of(f"parameter server {place.number}", message)
             place.failure = message.summary
         elif message is None:
             self._lose(place)

@@ -191,14 +191,15 @@ class Session(ABC):
         """Answer what somebody asks of the run from outside, in plain values.
 
         `{"command": "replicas"}`, `{"command": "add", "count": 2}` and `{"command": "remove", ...}`
-        are answered by `{"ok": True, "replicas": [{"replica", "pid", "samples_per_s"}, ...]}`, a
-        refusal is `{"ok": False, "message": "one sentence"}`. Comes on a thread of its own while
-        an epoch is trained, one request at a time.
+        are answered by `{"ok": True, "replicas": [{"replica", "pid", "samples_per_s"}, ...]}`;
+        `servers`, `add_servers` and `drain` (of a "server") by a list of "servers". A refusal is
+        `{"ok": False, "message": "one sentence"}`. Comes on a thread of its own while an epoch is
+        trained, one request at a time.
         """
         del request
         return {
             "ok": False,
-            "message": "The strategy of this run has no replicas; downpour has some.",
+            "message": "The strategy of this run has no replicas and no servers; downpour has.",
         }
 
     def __enter__(self) -> Session:

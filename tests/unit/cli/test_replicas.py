@@ -111,7 +111,7 @@ def test_a_strategy_without_replicas_says_so(here: Here) -> None:
     (answer,) = ask_during_a_run(here, "solo", ["--add", "1"])
     assert answer.exit_code == 2
     assert answer.stderr == (
-        "manyhands: The strategy of this run has no replicas; downpour has some.\n"
+        "manyhands: The strategy of this run has no replicas and no servers; downpour has.\n"
     )
 
 

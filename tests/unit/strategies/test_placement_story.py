@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from manyhands.parameter_server.placement import BucketPlace, Joining, Placement
+from manyhands.parameter_server.placement import BucketPlace, Joining, Member, Placement
 from manyhands.strategies.placement_story import PlacementStory, is_empty, sole_holders
 from manyhands.telemetry.events import CopiesRestored, PrimaryMoved, StoreRestored
+from manyhands.transport.endpoint import Endpoint
 
 WHOLE = Placement(
     1,
@@ -59,8 +60,14 @@ def test_buckets_without_any_copy_are_told_once_they_are_read_back():
 
 
 def test_who_holds_the_last_copy_and_who_holds_none():
-    assert sole_holders(WHOLE) == frozenset()
-    poor = with_buckets(WHOLE, b10=BucketPlace(2, lease=2, joining=(Joining(0, 5),)))
-    assert sole_holders(poor) == {2}
+    door = Endpoint("127.0.0.1", 1)
+    members = {n: Member(n, f"first {n}", door, door, "here") for n in range(3)}
+    placement = replace(WHOLE, members=members)
+    living = {n: f"first {n}" for n in range(3)}
+    assert sole_holders(placement, living) == frozenset()
+    # Deaths that the placement does not know of yet: 1 is gone, 2 was started again.
+    assert sole_holders(placement, {0: "first 0", 2: "second 2"}) == {0}
+    poor = with_buckets(placement, b10=BucketPlace(2, lease=2, joining=(Joining(0, 5),)))
+    assert sole_holders(replace(poor, members=members), living) == {2}
     assert not is_empty(poor, 0)
     assert is_empty(poor, 7)
