@@ -44,7 +44,7 @@ def apply(
 ) -> World:
     """A primary admits a client's update and sends it to the copies that are in step."""
     server = world.servers[number]
-    frame = Frame(UPDATE, server.lease, len(server.contents), update=update)
+    frame = Frame(UPDATE, server.lease, len(server.contents), server.last_lease, update)
     if rules.log_in_update:
         frame = frame._replace(log=(client, sequence))
     wires = list(world.wires)
@@ -187,11 +187,10 @@ def _obeyed(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
     if frame.kind == ALIGN:
         told, own = (frame.last_lease, frame.version), server.position
         same = told == own if rules.lease_in_position else told[1] == own[1]
-        server = server._replace(in_step=frame.lease if same else 0)
         return server, SAME if same else DIFFERENT
     if frame.kind == SNAPSHOT:
         return _restored(server, frame, rules)
-    if rules.in_step_first and server.in_step != frame.lease:
+    if rules.lease_in_update and frame.last_lease != server.last_lease:
         return server, OUT_OF_STEP
     if rules.update_at_position and frame.version != len(server.contents):
         return server, OUT_OF_STEP
@@ -204,12 +203,8 @@ def _restored(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
     if late and rules.newer_contents_stay:
         return server, OUT_OF_STEP
     log = frame.log if rules.log_in_snapshot else tuple(0 for _ in frame.log)
-    return (
-        server._replace(
-            contents=frame.contents, last_lease=frame.last_lease, log=log, in_step=frame.lease
-        ),
-        ACK,
-    )
+    restored = server._replace(contents=frame.contents, last_lease=frame.last_lease, log=log)
+    return restored, ACK
 
 
 def take_answer(world: World, at: int, rules: Rules) -> World:
@@ -290,7 +285,7 @@ def learn(world: World, number: int, place: Place, rules: Rules) -> World:
     changed = server._replace(known=place.version, lease=lease, view=None, reported=())
     if number not in place.copies() and not rules.keep_contents:
         log = tuple(0 for _ in server.log)
-        changed = changed._replace(contents=(), last_lease=0, in_step=0, log=log)
+        changed = changed._replace(contents=(), last_lease=0, log=log)
     return with_server(world, number, changed, wires)
 
 
@@ -349,5 +344,5 @@ def crash(world: World, number: int) -> World:
     _leave_all(wires, number, count)
     server = world.servers[number]
     log = tuple(0 for _ in server.log)
-    fresh = Server(server.incarnation + 1, 0, 0, 0, 0, (), log, None, ())
+    fresh = Server(server.incarnation + 1, 0, 0, 0, (), log, None, ())
     return with_server(world, number, fresh, wires)._replace(crashes_left=world.crashes_left - 1)

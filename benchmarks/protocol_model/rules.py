@@ -34,7 +34,7 @@ class Rules:
     align_at_new_lease: bool = True  # what a copy acknowledged under another lease is forgotten
     acks_after_align_only: bool = True  # acknowledgements from before an Align do not count
     lease_in_position: bool = True  # equal versions under two leases are not the same contents
-    in_step_first: bool = True  # a copy takes updates of a lease once it was in step under it
+    lease_in_update: bool = True  # an update names the whole position at which it applies
     update_at_position: bool = True  # an update applies at the position that it was sent for
     log_in_snapshot: bool = True  # the last sequence of every client travels with the contents
     log_in_update: bool = True  # and with a replicated update

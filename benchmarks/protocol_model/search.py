@@ -65,7 +65,7 @@ def beginning(bounds: Bounds) -> World:
     place = Place(1, 0, 1, bounds.mirrors, (), incarnations)
     log = tuple(0 for _ in {client for client, _ in bounds.updates})
     servers = tuple(
-        Server(1, 1, 1, 0, 1, (), log, place if number == 0 else None, ())
+        Server(1, 1, 1, 0, (), log, place if number == 0 else None, ())
         for number in range(bounds.servers)
     )
     ready = Wire(IN_STEP, target=1, acked=1)

@@ -41,7 +41,6 @@ class Server(NamedTuple):
     known: int  # version of the placement that it applied last
     lease: int  # the highest it has seen
     last_lease: int  # under which its last update was applied
-    in_step: int  # the lease under which it was last found or brought in step; 0: not since
     contents: tuple[int, ...]  # updates in the order in which they were applied
     log: tuple[int, ...]  # last sequence of each client
     view: Place | None  # while it believes itself the primary
