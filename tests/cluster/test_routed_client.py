@@ -12,7 +12,7 @@ from tests.cluster.conftest import wait_until
 from tests.cluster.replicated import ReplicatedServers, replicated
 from tests.cluster.routed import PATIENT, GroupPusher, everywhere
 
-WAYS = [pytest.param(False, id="tcp"), pytest.param(True, id="same machine")]
+WAYS = ["tcp", "same machine", "tls"]
 
 
 def assert_weights(running: ReplicatedServers, expected: np.ndarray) -> None:
@@ -20,16 +20,20 @@ def assert_weights(running: ReplicatedServers, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(running.weights(same_machine=True), expected)
 
 
+def pusher_by(way: str, running: ReplicatedServers) -> GroupPusher:
+    return GroupPusher(running, same_machine=way == "same machine")
+
+
 def refused(running: ReplicatedServers, server: int) -> int:
     """Stale leases that a server has refused."""
     return running.report(server).refused.get("stale_lease", 0)
 
 
-@pytest.mark.parametrize("same_machine", WAYS)
-def test_a_primary_that_is_killed(same_machine):
-    with replicated(2) as (running, controller):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_primary_that_is_killed(way):
+    with replicated(2, encrypted=way == "tls") as (running, controller):
         controller.publish(everywhere(running.shards, BucketPlace(0, 1, (1,))))
-        with GroupPusher(running, same_machine=same_machine) as pusher:
+        with pusher_by(way, running) as pusher:
             pusher.await_more()
             running.kill(0)
             controller.publish(everywhere(running.shards, BucketPlace(1, 2, origin="held")))
@@ -38,12 +42,12 @@ def test_a_primary_that_is_killed(same_machine):
             assert_weights(running, pusher.finish())
 
 
-@pytest.mark.parametrize("same_machine", WAYS)
-def test_a_primary_that_is_paused_is_left_as_soon_as_the_route_changes(same_machine):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_primary_that_is_paused_is_left_as_soon_as_the_route_changes(way):
     """No time runs out here: only the new route can end the calls that hang."""
-    with replicated(2) as (running, controller):
+    with replicated(2, encrypted=way == "tls") as (running, controller):
         controller.publish(everywhere(running.shards, BucketPlace(0, 1, (1,))))
-        with GroupPusher(running, same_machine=same_machine) as pusher:
+        with pusher_by(way, running) as pusher:
             pusher.await_more()
             running.pause(0)
             pusher.await_stuck()
@@ -107,13 +111,13 @@ def test_buckets_that_move_back_and_forth_between_living_servers():
             assert_weights(running, pusher.finish())
 
 
-@pytest.mark.parametrize("same_machine", WAYS)
-def test_a_client_that_begins_while_the_primary_is_paused(same_machine):
-    with replicated(2) as (running, controller):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_that_begins_while_the_primary_is_paused(way):
+    with replicated(2, encrypted=way == "tls") as (running, controller):
         controller.publish(everywhere(running.shards, BucketPlace(0, 1, (1,))))
         controller.wait_until_known(0, 1)
         running.pause(0)
-        client = running.client(same_machine=same_machine, **PATIENT)
+        client = running.client(same_machine=way == "same machine", **PATIENT)
         starting = threading.Thread(target=client.start)
         starting.start()
         wait_until(
