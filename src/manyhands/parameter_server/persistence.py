@@ -108,6 +108,7 @@ class Persistence:
         self._folded: dict[int, int] = {}
         self._report = StoreReport()
         self._segment_s = 0.0
+        self._is_late = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write-back", daemon=True)
 
@@ -170,6 +171,7 @@ class Persistence:
         took = time.monotonic() - began
         rounds = self._report.rounds + 1
         self._report = replace(self._report, rounds=rounds, round_s=took, durable_at=began)
+        self._look_at_the_clock(took)
 
     def _round(self) -> None:
         if not self._store.refresh():
@@ -237,6 +239,18 @@ class Persistence:
         if not self._report.records and not self._report.trouble:
             return min(_FIRST_LOOK_S, self._settings.every_s)
         return max(_LEAST_PAUSE_S, self._settings.every_s - took_s - self._segment_s)
+
+    def _look_at_the_clock(self, took_s: float) -> None:
+        if took_s > self._settings.every_s and not self._is_late:
+            self._is_late = True
+            logger.warning(
+                "Writing back to %s takes %.1f s, and it was to be done every %g s: a power cut "
+                "would lose what was learned in that time. A faster disk, more bandwidth "
+                "(most_mb_s) or a longer interval helps.",
+                self._settings.directory,
+                took_s,
+                self._settings.every_s,
+            )
 
     def _complain(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or in_a_sentence(error)

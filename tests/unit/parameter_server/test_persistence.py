@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +16,7 @@ from manyhands.parameter_server.persistence import Persistence, WriteBack
 from manyhands.parameter_server.restoring import read_flat
 from manyhands.parameter_server.shard_map import ParameterSpec
 from manyhands.parameter_server.store import segment_names
+from tests.small_disk import fill_up, small_disk
 from tests.unit.parameter_server.stored_chunks import HeldChunks, rules_of, small_map
 
 SOON_S = 0.05
@@ -171,30 +169,6 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, name: str) -> N
 # --- a disk in trouble
 
 
-@contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A file system of its own, which only root can mount."""
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "manyhands-test", str(place)]
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("mounting a small disk needs root")
-    outcome = subprocess.run(command, capture_output=True, text=True)
-    if outcome.returncode:
-        pytest.skip(f"no disk can be mounted here: {outcome.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def fill_up(filler: Path) -> None:
-    """Write until there is no room for a byte."""
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(512)):
-            pass
-
-
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
     return sum(text in record.getMessage() for record in caplog.records)
 
@@ -252,6 +226,18 @@ def test_a_directory_that_vanishes_is_made_again_and_filled(
     assert warnings(caplog, "vanished") == 1
     assert warnings(caplog, "No such file") == 1
     assert segment_names(tmp_path / "run" / "store")
+
+
+def test_a_disk_that_is_too_slow_for_the_interval_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = HeldChunks(small_map())
+    writing = persistence(held, tmp_path / "store", every_s=1e-6)
+    for value in (1.0, 2.0):
+        held.fill(value)
+        writing.write_back()
+
+    assert warnings(caplog, "it was to be done every 1e-06 s") == 1
 
 
 def test_a_file_in_place_of_the_directory_is_trouble_and_no_more(tmp_path: Path) -> None:
