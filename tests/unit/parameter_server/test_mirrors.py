@@ -98,6 +98,7 @@ def test_a_placement_is_told_to_the_lanes_and_an_older_one_is_not():
         assert lanes.orders == ["hold primary"]
         ours.take(placement(6, BucketPlace(1, 3, (0,))))
         assert {what["role"] for what in lanes.held.values()} == {"mirror"}
+        assert ours.served() == []
         assert ours.news().known == 6
 
 
