@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from manyhands.parameter_server.mirror_plan import (
     NOTHING,
     Stand,
+    View,
     change,
     kept_joining,
     view_of,
@@ -137,3 +139,34 @@ def test_a_primary_sends_to_every_copy_there_is(history: list[Placement]) -> Non
     }
     assert {(b, s) for s in SERVERS for b in view.buckets_sent_to(s)} == wanted
     assert set(view.peers()) == {server for _, server in wanted} & set(placement.members)
+
+
+HELD = Stand("primary", 2, (1,), (Joining(2, 5),))
+
+
+def test_filling_begins_anew_under_another_lease_and_for_another_process() -> None:
+    assert kept_joining(HELD, HELD, frozenset()) == {2}
+    assert kept_joining(HELD, replace(HELD, lease=4), frozenset()) == frozenset()
+    assert kept_joining(HELD, HELD, frozenset({2})) == frozenset()
+    assert kept_joining(HELD, replace(HELD, joining=(Joining(2, 6),)), frozenset()) == frozenset()
+    assert kept_joining(Stand("mirror", 2), HELD, frozenset()) == frozenset()
+    assert kept_joining(None, HELD, frozenset()) == frozenset()
+
+
+def seen(place: BucketPlace, **names: str) -> View:
+    members = {s: member(s, names.get(f"s{s}", OUR_INCARNATION)) for s in SERVERS}
+    return view_of(Placement(1, members, {7: place}), US, OUR_INCARNATION)
+
+
+def test_a_bucket_is_held_anew_when_the_process_of_a_copy_is_another() -> None:
+    place = BucketPlace(US, 2, (1,))
+    todo = change(seen(place), seen(place, s1="b"))
+    assert todo.dropped == {1}
+    assert set(todo.stands) == {7}
+
+
+def test_a_primary_that_was_not_named_for_a_while_reads_back_again() -> None:
+    place = BucketPlace(US, 2, (), (), "store")
+    assert change(NOTHING, seen(place)).restored == (7,)
+    assert change(seen(place), seen(place)).restored == ()
+    assert change(seen(place, s0="b"), seen(place)).restored == (7,)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from manyhands.parameter_server import mirrors as mirrors_module
 from manyhands.parameter_server.mirrors import InStep, Mirrors
 from manyhands.parameter_server.peers import PeerDialling, Peers
 from manyhands.parameter_server.placement import BucketPlace, Joining, Member, Placement
@@ -31,6 +32,7 @@ class Lanes:
         self.late: dict[int, float] = {}
         self.restored: list[int] = []
         self._events: list[tuple[str, int, int, int]] = []
+        self._waits = 0
         self._some = threading.Condition()
 
     def hold(self, chunks: list[int], **what: Any) -> None:
@@ -45,8 +47,15 @@ class Lanes:
             self._events.append(event)
             self._some.notify()
 
+    def settle(self) -> None:
+        """Wait until everything that was said is taken in."""
+        with self._some:
+            before = self._waits
+        wait_until(lambda: not self._events and self._waits > before + 1, what="events taken in")
+
     def wait_events(self, timeout_s: float) -> list[tuple[str, int, int, int]]:
         with self._some:
+            self._waits += 1
             self._some.wait_for(lambda: self._events, timeout_s)
             events, self._events = self._events, []
             return events
@@ -125,6 +134,8 @@ def test_joining_copies_are_filled_and_told_when_a_whole_bucket_is_in_step():
         for chunk in first[:-1]:
             lanes.say("in_step", 2, chunk.number, 5)
         lanes.say("in_step", 2, first[-1].number, 4)  # of an entry that is no more
+        lanes.settle()
+        assert ours.news().in_step == ()
         told.clear()
         lanes.say("in_step", 2, first[-1].number, 5)
         wait_until(lambda: ours.news().in_step, what="the bucket in step")
@@ -140,8 +151,9 @@ def test_what_a_copy_said_before_it_was_taken_out_counts_for_nothing():
         wait_until(lambda: len(ours.news().in_step) == len(BUCKETS), what="in step")
         ours.take(placement(7, BucketPlace(0, 2, (1,), (Joining(2, 7),))))
         assert ours.news().in_step == ()
-        all_in_step(lanes, 2, 5)  # these had waited in the queue
         wait_until(lambda: len(lanes.listed(2)) == len(SHARDS.chunks), what="listed again")
+        all_in_step(lanes, 2, 5)  # these had waited in the queue
+        lanes.settle()
         assert all(what["joining"] == ((2, 7),) for what in lanes.held.values())
         assert ours.news().in_step == ()
 
@@ -197,6 +209,16 @@ def test_suspects_are_told_at_once():
         wait_until(lambda: ours.news().suspects == (2,), what="the suspect")
         assert told.wait(20)
         lanes.late = {}
+        wait_until(lambda: ours.news().suspects == (), what="cleared")
+
+
+def test_a_copy_that_can_not_be_filled_is_suspected(monkeypatch):
+    monkeypatch.setattr(mirrors_module, "_STALLED_S", 0.05)
+    with mirrors() as (ours, lanes, told):
+        ours.take(placement(5, BucketPlace(0, 2, (1,), (Joining(2, 5),))))
+        wait_until(lambda: ours.news().suspects == (2,), what="the suspect")
+        assert told.wait(20)
+        all_in_step(lanes, 2, 5)
         wait_until(lambda: ours.news().suspects == (), what="cleared")
 
 
