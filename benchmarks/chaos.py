@@ -14,7 +14,7 @@ import argparse
 import secrets
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,12 +117,18 @@ def endure(plan: Plan, seed: int) -> Outcome:
         crew.answers()
         pushing = Pushing(crew)
         mishaps = Mishaps(fleet, crew.pids, seed)
+
+        def watch() -> None:
+            pushing.watch()
+            if fleet.lost_buckets:
+                raise RuntimeError(f"A bucket has no copy left, with seed {seed}.")
+
         pushing.start()
-        mishaps.heal(pushing.watch)
+        mishaps.heal(watch)
         for done in range(0, plan.faults, 100):
-            mishaps.run(min(plan.faults, done + 100), plan.gap_s, pushing.watch)
+            mishaps.run(min(plan.faults, done + 100), plan.gap_s, watch)
             progress(f"{mishaps.done.total()} faults, {time.monotonic() - began:.0f} s ...")
-        mishaps.heal(pushing.watch)
+        mishaps.heal(watch)
         counts = pushing.stop()
         wrong = differing(fleet, crew, counts)
         if plan.deaths_at_the_end:
@@ -130,7 +136,7 @@ def endure(plan: Plan, seed: int) -> Outcome:
                 fleet.kill(server)
                 wrong = max(wrong, differing(fleet, crew, counts))
                 fleet.launch(server)
-                mishaps.heal(pushing.watch)
+                mishaps.heal(watch)
         placement = fleet.placement()
         assert placement is not None
         return Outcome(
@@ -155,12 +161,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, help="how many; default: 1000, or 40 with --quick")
     parser.add_argument("--seed", type=int, help="draw the faults of an earlier run")
     parser.add_argument("--gap", type=float, help="seconds between faults, on average")
+    parser.add_argument("--servers", type=int)
+    parser.add_argument("--copies", type=int)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     plan = QUICK if options.quick else FULL
-    if options.faults or options.gap:
-        plan = Plan(faults=options.faults or plan.faults, gap_s=options.gap or plan.gap_s)
+    asked = {
+        "faults": options.faults,
+        "gap_s": options.gap,
+        "servers": options.servers,
+        "copies": options.copies,
+    }
+    plan = replace(plan, **{name: value for name, value in asked.items() if value})
     seed = secrets.randbits(32) if options.seed is None else options.seed
     progress(f"Seed {seed}: {plan.faults} faults ...")
     found = endure(plan, seed)

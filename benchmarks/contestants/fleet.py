@@ -156,6 +156,7 @@ class Fleet:
     def kill(self, server: int) -> None:
         """SIGKILL; returns when the process is gone."""
         role = self.servers.pop(server)
+        self.reports.pop(server, None)
         self._channels.pop(role.channel, None)
         role.kill()
         role.channel.close()
@@ -212,6 +213,11 @@ class Fleet:
             for server in holders & self.servers.keys()
             if placement.names(server, self.serving[server].incarnation)
         }
+
+    @property
+    def lost_buckets(self) -> int:
+        """Buckets without any copy, by the servers' last reports."""
+        return sum(self.reports[s].lost_buckets for s in list(self.servers) if s in self.reports)
 
     def close(self) -> None:
         self._listening.clear()

@@ -1,9 +1,11 @@
 """Random faults for a fleet: kills, pauses and cuts, never of a bucket's last copy.
 
 Which fault comes next is drawn from a seed. What is allowed at a moment depends on the processes: a
-server is killed only if every bucket that it holds has another copy in step on a process that runs,
-by the placement that is committed; the controller stands still while that is looked up, because it
-alone could change it. Everything else may overlap: kills with recovery, pauses with cuts.
+server is killed only if every bucket that it holds has another copy in step, by the placement that
+is committed, on a server that nothing has befallen of late. (One that was paused or cut off may be
+taken out of the placement at any moment, and counts as lost.) The controller stands still while
+that is looked up, because it alone could change it. All else overlaps: kills with recovery, pauses
+with cuts.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.contestants.fleet import Fleet
 
 PATIENCE_S = 60.0
+CONVALESCENCE_S = 1.5  # after a pause or a cut: a lease, and the time to be heard again
 KINDS = {
     "kill a server": 10,
     "pause a server": 6,
@@ -51,6 +56,7 @@ class Mishaps:
         self._random = random.Random(seed)
         self._repairs: list[Repair] = []
         self._numbers = itertools.count()
+        self._hurt_until_s: dict[int, float] = {}  # servers that were paused or cut off
         self.done: Counter[str] = Counter()
         self.refused = 0  # kills that would have taken a last copy
         self._kinds: dict[str, Callable[[], bool]] = {
@@ -137,13 +143,16 @@ class Mishaps:
         controller = self._fleet.controller
         if controller is not None:
             os.kill(controller.pid, signal.SIGSTOP)
+            _wait_until_stopped(controller.pid)
         try:
             placement = self._fleet.placement()
             if placement is None:
                 return False
+            now = time.monotonic()
+            hurt = {s for s, until_s in self._hurt_until_s.items() if now < until_s}
             for bucket in placement.buckets:
                 copies = self._fleet.living_copies(placement, bucket)
-                if server in copies and len(copies) < 2:
+                if server in copies and not copies - hurt - {server}:
                     return False
             self._fleet.kill(server)
             return True
@@ -157,7 +166,13 @@ class Mishaps:
             return False
         seconds = self._random.choice((0.05, 0.3, 1.5, 2.5))
         self._pause(self._fleet.servers[server].pid, seconds, f"process {server}")
+        self._hurt(seconds, server)
         return True
+
+    def _hurt(self, seconds: float, *servers: int) -> None:
+        until_s = time.monotonic() + seconds + CONVALESCENCE_S
+        for server in servers:
+            self._hurt_until_s[server] = max(until_s, self._hurt_until_s.get(server, 0.0))
 
     def _pause(self, pid: int, seconds: float, name: str) -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -177,6 +192,7 @@ class Mishaps:
         self._fleet.cut(one, other, True)
         seconds = self._random.choice((0.1, 0.6, 2.0))
         self._later(seconds, lambda: self._fleet.cut(one, other, False), name)
+        self._hurt(seconds, one, *(() if other is None else (other,)))
         return True
 
     def _kill_controller(self) -> bool:
@@ -199,3 +215,14 @@ class Mishaps:
             return False
         self._pause(self._clients[number], self._random.choice((0.1, 1.0)), f"client {number}")
         return True
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """A signal is sent at once and obeyed a little later, thread by thread."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        with suppress(OSError):  # a thread that just ended
+            tasks = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+            if all(task.rpartition(")")[2].split()[0] in "TtZX" for task in tasks):
+                return
+        time.sleep(0.001)
