@@ -54,6 +54,7 @@ BlockPool::~BlockPool() {
 Block BlockPool::take(std::size_t bytes) {
   const int power = size_class(bytes, kSmallest);
   const std::size_t size = std::size_t{1} << power;
+  if (std::uint8_t* shared = take_shared(size, power)) return Block(this, shared, size);
   auto& blocks = idle_[static_cast<std::size_t>(power)];
   if (blocks.empty()) return Block(this, allocate(size), size);
   std::uint8_t* data = blocks.back();
@@ -62,7 +63,20 @@ Block BlockPool::take(std::size_t bytes) {
   return Block(this, data, size);
 }
 
+std::uint8_t* BlockPool::take_shared(std::size_t size, int power) {
+  if (!arena_ || size < kLeastShared) return nullptr;
+  auto& blocks = idle_shared_[static_cast<std::size_t>(power)];
+  if (blocks.empty()) return arena_->carve(size);
+  std::uint8_t* data = blocks.back();
+  blocks.pop_back();
+  return data;
+}
+
 void BlockPool::give_back(std::uint8_t* data, std::size_t bytes) {
+  if (arena_ && arena_->contains(data)) {
+    idle_shared_[static_cast<std::size_t>(size_class(bytes, kSmallest))].push_back(data);
+    return;
+  }
   if (idle_bytes_ + bytes > max_idle_bytes_) {
     std::free(data);
     return;

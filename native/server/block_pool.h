@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/arena.h"
+
 namespace mh::server {
 
 class BlockPool;
@@ -37,6 +39,8 @@ class BlockPool {
  public:
   // Keeps up to so many bytes that nobody uses; what comes back beyond that is freed.
   explicit BlockPool(std::size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  // From now on blocks of payloads' size lie there, while there is room.
+  void use(Arena* arena) { arena_ = arena; }
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -48,10 +52,12 @@ class BlockPool {
   friend class Block;
   static constexpr int kSmallest = 12;  // 4 KB
   static constexpr int kSizes = 32;
+  std::uint8_t* take_shared(std::size_t size, int power);
   void give_back(std::uint8_t* data, std::size_t bytes);
 
   std::size_t max_idle_bytes_, idle_bytes_ = 0;
-  std::array<std::vector<std::uint8_t*>, kSizes> idle_;
+  std::array<std::vector<std::uint8_t*>, kSizes> idle_, idle_shared_;
+  Arena* arena_ = nullptr;
 };
 
 }  // namespace mh::server

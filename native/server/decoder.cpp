@@ -26,7 +26,7 @@ Verdict skip(Refusal refusal, std::string sentence) {
 
 bool is_request(Kind kind) {
   return is_update(kind) || kind == Kind::kPull || kind == Kind::kSet || kind == Kind::kGet ||
-         kind == Kind::kAlign || kind == Kind::kSnapshot;
+         kind == Kind::kAlign || kind == Kind::kSnapshot || kind == Kind::kShare;
 }
 
 // A snapshot has the size that the layout says, however large, and only other servers may send it.
@@ -60,11 +60,15 @@ Verdict check_frame(const Header& h, const Sender& sender, std::uint64_t max_pay
   return {};
 }
 
-Verdict check_replicated(const Header& h) {
+Verdict check_replicated(const Header& h, const Sender& sender) {
   const auto kind = static_cast<Kind>(h.kind);
-  if (h.lease == 0 || by_reference(h) || kind == Kind::kPull || kind == Kind::kGet) {
-    return skip(Refusal::kNotAllowed,
-                "What copies are to take is an update, with its payload and under a lease.");
+  if (kind == Kind::kShare) return {};
+  if (h.lease == 0 || kind == Kind::kPull || kind == Kind::kGet) {
+    return skip(Refusal::kNotAllowed, "What copies are to take is an update, under a lease.");
+  }
+  if (by_reference(h) && h.payload_bytes > sender.shared_bytes) {
+    return skip(Refusal::kWrongSize, "A payload of " + text(h.payload_bytes) +
+                                         " bytes is not in the memory that the server shares.");
   }
   return {};
 }
@@ -76,7 +80,7 @@ Verdict check_sender(const Header& h, const Sender& sender) {
                                           ? "A server sends others what their copies are to take."
                                           : "Only a server may send what copies are to take.");
   }
-  if (sender.peer >= 0) return check_replicated(h);
+  if (sender.peer >= 0) return check_replicated(h, sender);
   if (h.client != sender.client) {
     return skip(Refusal::kNotAllowed, "The frame names client " + text(h.client) +
                                           "; this connection belongs to client " +
@@ -175,6 +179,14 @@ Verdict check_snapshot(const Header& h, const ChunkShape& shape) {
   return expect_bytes(h, snapshot_bytes(shape, h.count));
 }
 
+// Concerns no chunk; any one stands for it.
+Verdict check_share(const Header& h, const Layout& layout) {
+  if (layout.chunks().empty()) return skip(Refusal::kUnknownChunk, "There are no chunks here.");
+  Verdict verdict = expect_bytes(h, 0);
+  if (verdict.action == Action::kAccept) verdict.shape = &layout.chunks().front();
+  return verdict;
+}
+
 Verdict check_contents(const Header& h, const ChunkShape& shape) {
   const auto kind = static_cast<Kind>(h.kind);
   if (is_update(kind) && !std::isfinite(h.rate)) {
@@ -206,6 +218,7 @@ Verdict check(const Header& header, const Sender& sender, const Layout& layout,
   if (verdict.action != Action::kAccept) return verdict;
   verdict = check_sender(header, sender);
   if (verdict.action != Action::kAccept) return verdict;
+  if (static_cast<Kind>(header.kind) == Kind::kShare) return check_share(header, layout);
   const ChunkShape* shape = layout.find(header.chunk);
   verdict = check_place(header, shape, sender);
   if (verdict.action != Action::kAccept) return verdict;

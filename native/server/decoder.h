@@ -52,11 +52,14 @@ inline bool by_reference(const wire::Header& header) {
 inline bool is_replicated(const wire::Header& header) {
   const auto kind = static_cast<wire::Kind>(header.kind);
   return (header.flags & wire::kReplicated) != 0 || kind == wire::Kind::kAlign ||
-         kind == wire::Kind::kSnapshot;
+         kind == wire::Kind::kSnapshot || kind == wire::Kind::kShare;
 }
+// Where a payload lies that a server shows to another: it follows the header, as `place` is taken.
+using Reference = std::uint64_t;
 // How many bytes follow the header in the stream.
 inline std::size_t stream_bytes(const wire::Header& header) {
-  return by_reference(header) ? 0 : header.payload_bytes;
+  if (!by_reference(header)) return header.payload_bytes;
+  return is_replicated(header) ? sizeof(Reference) : 0;
 }
 
 }  // namespace mh::server

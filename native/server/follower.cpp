@@ -1,5 +1,6 @@
 #include "server/follower.h"
 
+#include "server/arena.h"
 #include "server/replication.h"
 #include "server/snapshot.h"
 
@@ -13,6 +14,7 @@ void Follower::add(Connection& from, const Frame& frame) {
   const std::size_t reply = from.replies.add(frame.header);
   if (!frame.shape) return from.replies.refuse(reply, frame.refusal, frame.sentence);
   const auto kind = static_cast<Kind>(frame.header.kind);
+  if (kind == Kind::kShare) return share(from, frame, reply);
   const bool update = kind != Kind::kAlign && kind != Kind::kSnapshot;
   if (!update || !continues_run(from, frame)) finish();
   if (!obey(from, frame, reply)) return;
@@ -51,6 +53,12 @@ bool Follower::obey(Connection& from, const Frame& frame, std::size_t reply) {
     chunk.become(Role::kMirror, h.lease);
   }
   return true;
+}
+
+void Follower::share(Connection& from, const Frame& frame, std::size_t reply) {
+  std::optional<ClientMemory> found = find_arena(frame.header);
+  from.replies.say_in_step(reply, found.has_value());
+  if (found) from.receiver.share(std::move(*found));
 }
 
 void Follower::align(Connection& from, const Frame& frame, std::size_t reply) {

@@ -24,6 +24,7 @@ class Follower {
  private:
   bool continues_run(const Connection& from, const Frame& frame) const;
   bool obey(Connection& from, const Frame& frame, std::size_t reply);
+  void share(Connection& from, const Frame& frame, std::size_t reply);
   void align(Connection& from, const Frame& frame, std::size_t reply);
   void take_snapshot(Connection& from, const Frame& frame, std::size_t reply);
 

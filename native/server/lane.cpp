@@ -28,6 +28,7 @@ constexpr int kEvents = 64;
 constexpr std::int64_t kLingerNs = 1'000'000'000;
 constexpr std::int64_t kSpinNs = 40'000;
 constexpr std::int64_t kBusyNs = 200'000'000;
+constexpr std::size_t kArenaBytes = std::size_t{128} << 20;  // of addresses, for all payloads
 
 void restore_chunk(Chunk& chunk, const std::uint8_t* snapshot, std::size_t bytes,
                    std::uint32_t lease) {
@@ -118,6 +119,11 @@ void Lane::settle(const std::vector<ChunkStart>& starts, const std::vector<Place
   batcher_ = std::make_unique<Batcher>(context_);
   watch_ = std::make_unique<Watch>(epoll_);
   replication_ = std::make_unique<Replication>(number_, context_, held_, *watch_, events_);
+  if (settings_.replicated) {
+    arena_ = std::make_unique<Arena>(2 * settings_.max_payload_bytes + kArenaBytes);
+    pool_.use(arena_.get());
+    context_.arena = arena_.get();
+  }
   context_.held = &held_;
   context_.replication = replication_.get();
 }

@@ -96,6 +96,7 @@ class Lane {
   const Layout& layout_;
   Counters counters_;
   ChunkStore store_;
+  std::unique_ptr<Arena> arena_;
   BlockPool pool_;
   LaneContext context_;
   HeldReplies held_;

@@ -30,6 +30,7 @@ struct LaneContext {
   Counters& counters;
   HeldReplies* held = nullptr;
   Replication* replication = nullptr;
+  Arena* arena = nullptr;  // of a server with copies elsewhere
 };
 
 }  // namespace mh::server

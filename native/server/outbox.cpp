@@ -15,7 +15,7 @@ struct Gathered {
   iovec list[kMostAtOnce];
   std::size_t count = 0, skip = 0;
 
-  bool full() const { return count + 1 + Parcel::kMostParts > kMostAtOnce; }
+  bool full() const { return count + 2 + Parcel::kMostParts > kMostAtOnce; }
   void add(const void* data, std::size_t bytes) {
     const std::size_t gone = std::min(skip, bytes);
     skip -= gone;
@@ -27,13 +27,22 @@ struct Gathered {
 }  // namespace
 
 std::shared_ptr<Block> Keepsakes::keep(const std::uint8_t* data, std::size_t bytes) {
-  for (const Kept& kept : kept_) {
-    if (kept.original == data) return kept.block;
-  }
+  if (std::shared_ptr<Block> known = find(data)) return known;
   auto block = std::make_shared<Block>(pool_.take(bytes));
   std::memcpy(block->data(), data, bytes);
-  kept_.push_back({data, block});
+  add(data, block);
   return block;
+}
+
+std::shared_ptr<Block> Keepsakes::find(const void* original) const {
+  for (const Kept& kept : kept_) {
+    if (kept.original == original) return kept.block;
+  }
+  return nullptr;
+}
+
+void Keepsakes::add(const void* original, std::shared_ptr<Block> block) {
+  kept_.push_back({original, std::move(block)});
 }
 
 void Outbox::add(Parcel parcel) {
@@ -47,6 +56,7 @@ Sent Outbox::send(int fd, bool& moved) {
     gathered.skip = head_sent_;
     for (auto at = parcels_.begin(); at != parcels_.end() && !gathered.full(); ++at) {
       gathered.add(&at->header, sizeof at->header);
+      if (by_reference(at->header)) gathered.add(&at->reference, sizeof at->reference);
       for (std::size_t i = 0; i < at->part_count; ++i) {
         gathered.add(at->parts[i].data, at->parts[i].bytes);
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/block_pool.h"
+#include "server/decoder.h"
 #include "server/replies.h"
 #include "wire/frame.h"
 
@@ -22,11 +23,14 @@ class Keepsakes {
  public:
   explicit Keepsakes(BlockPool& pool) : pool_(pool) {}
   std::shared_ptr<Block> keep(const std::uint8_t* data, std::size_t bytes);
+  // Something put together for this round, known by where its first part lies.
+  std::shared_ptr<Block> find(const void* original) const;
+  void add(const void* original, std::shared_ptr<Block> block);
   void forget_originals() { kept_.clear(); }
 
  private:
   struct Kept {
-    const std::uint8_t* original;
+    const void* original;
     std::shared_ptr<Block> block;
   };
   BlockPool& pool_;
@@ -44,13 +48,20 @@ struct Parcel {
   wire::Header header;
   std::array<Part, kMostParts> parts;
   std::size_t part_count = 0;
+  Reference reference = 0;  // of a payload that is shown instead of sent
 
   void add(const void* data, std::size_t bytes, std::shared_ptr<Block> owner = nullptr) {
     if (bytes == 0) return;
     parts[part_count++] = {static_cast<const std::uint8_t*>(data), bytes, std::move(owner)};
     header.payload_bytes += static_cast<std::uint32_t>(bytes);
   }
-  std::size_t bytes() const { return sizeof header + header.payload_bytes; }
+  // A payload in the arena: only its place is sent.
+  void show(Reference at, std::size_t bytes) {
+    header.flags |= wire::kByReference;
+    header.payload_bytes = static_cast<std::uint32_t>(bytes);
+    reference = at;
+  }
+  std::size_t bytes() const { return sizeof header + stream_bytes(header); }
 };
 
 class Outbox {

@@ -25,6 +25,7 @@ struct Unanswered {
   std::uint64_t turn;     // of the copy when it was sent
   std::int64_t sent_ns;
   bool more;  // the next one belongs to the same frame
+  std::shared_ptr<Block> shown;  // a payload that the other end reads from our memory
 };
 
 class Peer : public Watched {
@@ -40,6 +41,8 @@ class Peer : public Watched {
   std::deque<std::uint32_t> snapshots_due;  // slots of chunks whose copy there is behind
   bool readable = false, writable = true;
   bool dropped = false;  // on purpose: nobody is told that it is gone
+  bool shares = false;           // it reads payloads from our memory
+  std::size_t shown_bytes = 0;   // that it may be reading
   std::int64_t moved_ns = 0;  // when something was last sent or answered
 
  private:

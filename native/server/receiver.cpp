@@ -17,7 +17,7 @@ constexpr std::size_t kHeaderBytes = sizeof(Header);
 Receiver::Receiver(int fd, const Sender& sender, ClientMemory memory, LaneContext& context)
     : fd_(fd),
       sender_(sender),
-      memory_(std::move(memory)),
+      memory_(std::make_unique<ClientMemory>(std::move(memory))),
       context_(context),
       inbox_(context.pool.take(kInboxBytes)) {
   frames_.reserve(kMaxFrames);
@@ -39,7 +39,6 @@ void Receiver::receive() {
 }
 
 void Receiver::release() {
-  held_.release();
   frames_.clear();
 }
 
@@ -128,14 +127,34 @@ void Receiver::refuse(const Header& header, Verdict verdict) {
 }
 
 void Receiver::take_whole(const Header& header, const ChunkShape& shape) {
-  const bool shared = by_reference(header);
+  const std::uint8_t* const here = inbox_.data() + begin_ + kHeaderBytes;
   Frame& frame = frames_.emplace_back();
   frame.header = header;
   frame.shape = &shape;
   frame.floats = shape.floats();
-  frame.payload = shared ? memory_.data() + header.place : inbox_.data() + begin_ + kHeaderBytes;
+  frame.payload = by_reference(header) ? referred(header, here, frame) : here;
   begin_ += kHeaderBytes + stream_bytes(header);
   expect_large_ = false;
+}
+
+// A client's reference was checked with its header; a server's lies here.
+const std::uint8_t* Receiver::referred(const Header& header, const std::uint8_t* here,
+                                       Frame& frame) const {
+  if (!is_replicated(header)) return memory_->data() + header.place;
+  Reference at;
+  std::memcpy(&at, here, sizeof at);
+  if (at <= memory_->bytes() && header.payload_bytes <= memory_->bytes() - at) {
+    return memory_->data() + at;
+  }
+  frame.shape = nullptr;
+  frame.refusal = wire::Refusal::kWrongSize;
+  frame.sentence = "A payload is not inside the memory that the server shares.";
+  return nullptr;
+}
+
+void Receiver::share(ClientMemory memory) {
+  memory_ = std::make_unique<ClientMemory>(std::move(memory));
+  sender_.shared_bytes = memory_->bytes();
 }
 
 void Receiver::take_replay(const Header& header, const ChunkShape& shape) {
@@ -213,7 +232,7 @@ void Receiver::hand_on_large(std::size_t wanted) {
   large_.filled = 0;
   if (!frame.last) return;
   context_.counters.waiting_bytes.add(std::size_t{0} - large_.block.bytes());
-  held_ = std::move(large_.block);
+  frame.block = std::make_shared<Block>(std::move(large_.block));
   large_.shape = nullptr;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Frame {
   wire::Header header;
   const ChunkShape* shape = nullptr;  // null: refused
   const std::uint8_t* payload = nullptr;
+  std::shared_ptr<Block> block;  // of a large payload: who keeps it keeps the payload
   // The part of the chunk that the payload covers; anything but a piece of a delta covers it all.
   std::size_t first = 0, floats = 0;
   bool piece = false;    // of a delta that is applied as it arrives
@@ -54,6 +56,8 @@ class Receiver {
   bool closed() const { return closed_; }      // by the peer, or broken
   bool ending() const { return ending_; }      // a bad frame came: whatever follows is thrown away
   const Sender& sender() const { return sender_; }
+  // Payloads by reference lie there from now on.
+  void share(ClientMemory memory);
 
  private:
   // A payload too large for the inbox, on its way into a block.
@@ -73,6 +77,8 @@ class Receiver {
   bool skip();
   bool take(const wire::Header& header);
   void take_whole(const wire::Header& header, const ChunkShape& shape);
+  const std::uint8_t* referred(const wire::Header& header, const std::uint8_t* here,
+                               Frame& frame) const;
   void take_replay(const wire::Header& header, const ChunkShape& shape);
   void refuse(const wire::Header& header, Verdict verdict);
   void begin_large(const wire::Header& header, const ChunkShape& shape);
@@ -85,7 +91,7 @@ class Receiver {
 
   int fd_;
   Sender sender_;
-  ClientMemory memory_;
+  std::unique_ptr<ClientMemory> memory_;
   LaneContext& context_;
 
   Block inbox_;
@@ -94,7 +100,6 @@ class Receiver {
   bool incomplete_ = false;          // the frame at begin_ is not all here
   bool expect_large_ = false;        // the last one was: read the next header alone
   Large large_;
-  Block held_;  // the last large payload, until it is applied
   std::vector<Frame> frames_;
   bool closed_ = false, ending_ = false;
 };

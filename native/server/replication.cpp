@@ -77,6 +77,7 @@ void Replication::adopt(int fd, int peer) {
   made.moved_ns = now_ns();
   made.muted = contains(muted_, peer);
   watch_.set(made, EPOLLIN);
+  if (context_.arena) introduce(made);
   for (Chunk& chunk : context_.store.all()) {
     if (Copy* copy = chunk.copies.find(peer)) align(chunk, *copy);
   }
@@ -91,6 +92,9 @@ void Replication::drop(int peer) {
 
 // Nothing is known of the copies there until there is a new connection.
 void Replication::lose(Peer& peer) {
+  for (Unanswered& sent : peer.unanswered) {
+    if (sent.shown) haunted_.emplace_back(peer.number, std::move(sent.shown));
+  }
   peer.unanswered.clear();
   peer.snapshots_due.clear();
   for (Chunk& chunk : context_.store.all()) {
@@ -159,10 +163,11 @@ void Replication::receive() {
         p->dead = true;
         break;
       }
-      for (bool more = true; more;) {
-        const Unanswered sent = p->unanswered.front();
+      for (bool more = true; more && !p->unanswered.empty();) {
+        const Unanswered sent = std::move(p->unanswered.front());
         p->unanswered.pop_front();
         more = sent.more;
+        if (sent.shown) p->shown_bytes -= sent.shown->bytes();
         answered(*p, sent, answer);
       }
       p->moved_ns = now_ns();
@@ -171,6 +176,14 @@ void Replication::receive() {
 }
 
 void Replication::answered(Peer& peer, const Unanswered& sent, const wire::Header& answer) {
+  if (sent.kind == Kind::kShare) {
+    peer.shares = static_cast<Kind>(answer.kind) == Kind::kAck && answer.count == 1;
+    // It has closed what was before this connection.
+    haunted_.erase(std::remove_if(haunted_.begin(), haunted_.end(),
+                                  [&](const auto& h) { return h.first == peer.number; }),
+                   haunted_.end());
+    return;
+  }
   Chunk& chunk = context_.store.at(sent.slot);
   Copy* copy = chunk.copies.find(peer.number);
   if (!copy || copy->turn != sent.turn) return;
@@ -220,7 +233,48 @@ void Replication::await(Peer& peer, Kind kind, const Chunk& chunk, Copy& copy,
                         std::uint64_t version, bool more) {
   ++copy.under_way;
   peer.unanswered.push_back(
-      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more});
+      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more, nullptr});
+}
+
+// Asks whether the other end can read our memory.
+void Replication::introduce(Peer& peer) {
+  Parcel parcel;
+  parcel.header = context_.arena->introduction();
+  peer.outbox.add(std::move(parcel));
+  peer.unanswered.push_back({Kind::kShare, 0, 0, 0, 0, now_ns(), false, nullptr});
+}
+
+bool Replication::can_show(const Peer& peer, std::size_t bytes) const {
+  return peer.shares && bytes >= kLeastShared;
+}
+
+// The payload of the frame that is about to be sent is not sent: the other end reads it here, and
+// it stays here until the frame is answered.
+void Replication::show(Peer& peer, Parcel& parcel, std::shared_ptr<Block> payload,
+                       std::size_t bytes) {
+  parcel.show(context_.arena->offset_of(payload->data()), bytes);
+  peer.shown_bytes += payload->bytes();
+  peer.unanswered.back().shown = std::move(payload);
+}
+
+// The update's payload in memory that others can read, if there is room.
+std::shared_ptr<Block> Replication::in_arena(const Shipped& shipped) {
+  const Frame& frame = *shipped.frame;
+  std::shared_ptr<Block> block = frame.block;
+  if (!block) block = keepsakes_.keep(frame.payload, frame.header.payload_bytes);
+  return context_.arena->contains(block->data()) ? block : nullptr;
+}
+
+// The same for a snapshot, made once for all who need it in this round.
+std::shared_ptr<Block> Replication::whole_snapshot(const Chunk& chunk) {
+  std::shared_ptr<Block> block = keepsakes_.find(&chunk);
+  if (!block) {
+    block = std::make_shared<Block>(
+        context_.pool.take(snapshot_bytes(*chunk.shape, chunk.log.clients())));
+    write_snapshot(chunk, block->data());
+    keepsakes_.add(&chunk, block);
+  }
+  return context_.arena->contains(block->data()) ? block : nullptr;
 }
 
 void Replication::align(Chunk& chunk, Copy& copy) {
@@ -280,7 +334,7 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
   };
   const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
   if (all && !shipment_.as_snapshot(shipped) && !worth_folding(peer, shipped) &&
-      peer.outbox.bytes() < kOutboxBytes) {
+      peer.outbox.bytes() + peer.shown_bytes < kOutboxBytes) {
     return ship_update(peer, shipped);
   }
   for (Chunk& chunk : shipped.chunks) {
@@ -300,21 +354,25 @@ bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const 
 }
 
 void Replication::ship_update(Peer& peer, const Shipped& shipped) {
-  peer.outbox.add(shipped.parcel());
-  const auto kind = static_cast<Kind>(shipped.frame->header.kind);
+  const wire::Header& header = shipped.frame->header;
+  const std::size_t bytes = header.payload_bytes;
   for (std::size_t i = 0; i < shipped.chunks.count; ++i) {
     Chunk& chunk = shipped.chunks.first[i];
-    await(peer, kind, chunk, *chunk.copies.find(peer.number), shipped.version(i),
-          i + 1 < shipped.chunks.count);
+    await(peer, static_cast<Kind>(header.kind), chunk, *chunk.copies.find(peer.number),
+          shipped.version(i), i + 1 < shipped.chunks.count);
   }
+  const auto shown = can_show(peer, bytes) ? in_arena(shipped) : nullptr;
+  Parcel parcel = shipped.parcel(/*with_payload=*/!shown);
+  if (shown) show(peer, parcel, shown, bytes);
+  peer.outbox.add(std::move(parcel));
   context_.counters.replicated_updates.add();
-  context_.counters.replicated_bytes.add(shipped.frame->header.payload_bytes);
+  context_.counters.replicated_bytes.add(bytes);
 }
 
 void Replication::send_due_snapshots(Peer& peer) {
   std::size_t sent = 0;
   while (!peer.snapshots_due.empty() && sent < kSnapshotBytesPerRound &&
-         peer.outbox.bytes() < kOutboxBytes) {
+         peer.outbox.bytes() + peer.shown_bytes < kOutboxBytes) {
     Chunk& chunk = context_.store.at(peer.snapshots_due.front());
     peer.snapshots_due.pop_front();
     Copy* copy = chunk.copies.find(peer.number);
@@ -326,27 +384,35 @@ void Replication::send_due_snapshots(Peer& peer) {
 
 void Replication::send_snapshot(Peer& peer, Chunk& chunk, Copy& copy) {
   const SnapshotHead head = head_of(chunk);
+  const std::size_t bytes = snapshot_bytes(*chunk.shape, head.clients);
+  copy.standing = Standing::kInStep;
+  copy.required = true;
+  await(peer, Kind::kSnapshot, chunk, copy, head.version, false);
+  const auto shown = can_show(peer, bytes) ? whole_snapshot(chunk) : nullptr;
+  Parcel parcel;
+  if (!shown) add_parts(chunk, head, parcel);
+  parcel.header.kind = static_cast<std::uint8_t>(Kind::kSnapshot);
+  parcel.header.chunk = chunk.shape->chunk;
+  parcel.header.lease = chunk.lease;
+  parcel.header.count = head.clients;
+  if (shown) show(peer, parcel, shown, bytes);
+  peer.outbox.add(std::move(parcel));
+  context_.counters.snapshots_sent.add();
+  context_.counters.replicated_bytes.add(bytes);
+}
+
+// Arrays are sent from where they lie.
+void Replication::add_parts(const Chunk& chunk, const SnapshotHead& head, Parcel& parcel) {
   const std::vector<SequenceLog::Last> log = chunk.log.last_updates();
   const std::size_t log_bytes = log.size() * sizeof(SequenceLog::Last);
   auto small = std::make_shared<Block>(context_.pool.take(sizeof head + log_bytes));
   std::memcpy(small->data(), &head, sizeof head);
   if (log_bytes > 0) std::memcpy(small->data() + sizeof head, log.data(), log_bytes);
-  Parcel parcel;
-  parcel.header.kind = static_cast<std::uint8_t>(Kind::kSnapshot);
-  parcel.header.chunk = chunk.shape->chunk;
-  parcel.header.lease = chunk.lease;
-  parcel.header.count = head.clients;
   parcel.add(small->data(), sizeof head, small);
   for (std::size_t i = 0; i < head.arrays; ++i) {
     parcel.add(chunk.array(i), chunk.shape->floats() * sizeof(float));
   }
   parcel.add(small->data() + sizeof head, log_bytes, small);
-  context_.counters.snapshots_sent.add();
-  context_.counters.replicated_bytes.add(parcel.header.payload_bytes);
-  peer.outbox.add(std::move(parcel));
-  copy.standing = Standing::kInStep;
-  copy.required = true;
-  await(peer, Kind::kSnapshot, chunk, copy, head.version, false);
 }
 
 void Replication::push_out(Peer& peer) {

@@ -26,7 +26,7 @@ std::uint64_t place_of(const Span& chunks) {
   return std::uint64_t{mark} << 32 | chunks.first->last_lease();
 }
 
-Parcel Shipped::parcel() const {
+Parcel Shipped::parcel(bool with_payload) const {
   Parcel out;
   out.header = frame->header;
   out.header.flags = static_cast<std::uint8_t>((out.header.flags & 0xf0) | wire::kReplicated);
@@ -35,7 +35,7 @@ Parcel Shipped::parcel() const {
   out.header.place = place;
   out.header.rate = rate;
   out.header.payload_bytes = 0;
-  out.add(frame->payload, frame->header.payload_bytes);
+  if (with_payload) out.add(frame->payload, frame->header.payload_bytes, frame->block);
   return out;
 }
 

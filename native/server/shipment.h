@@ -27,7 +27,8 @@ struct Shipped {
   std::uint64_t place;
   std::vector<std::uint64_t> others;  // where the chunks behind the first stood after it
 
-  Parcel parcel() const;
+  // A payload that is not sent along is shown instead.
+  Parcel parcel(bool with_payload) const;
   // Where the i-th chunk stood after it.
   std::uint64_t version(std::size_t i) const { return i == 0 ? seen + 1 : others[i - 1]; }
 };

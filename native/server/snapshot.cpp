@@ -15,18 +15,21 @@ SnapshotHead head_of(const Chunk& chunk) {
 }
 
 std::vector<std::uint8_t> snapshot_of(const Chunk& chunk) {
+  std::vector<std::uint8_t> out(snapshot_bytes(*chunk.shape, chunk.log.clients()));
+  write_snapshot(chunk, out.data());
+  return out;
+}
+
+void write_snapshot(const Chunk& chunk, std::uint8_t* to) {
   const SnapshotHead head = head_of(chunk);
   const std::size_t array_bytes = chunk.shape->floats() * sizeof(float);
-  std::vector<std::uint8_t> out(snapshot_bytes(*chunk.shape, head.clients));
-  std::uint8_t* at = out.data();
-  std::memcpy(at, &head, sizeof head);
-  at += sizeof head;
-  for (std::size_t i = 0; i < head.arrays; ++i, at += array_bytes) {
-    std::memcpy(at, chunk.array(i), array_bytes);
+  std::memcpy(to, &head, sizeof head);
+  to += sizeof head;
+  for (std::size_t i = 0; i < head.arrays; ++i, to += array_bytes) {
+    std::memcpy(to, chunk.array(i), array_bytes);
   }
   const std::vector<SequenceLog::Last> log = chunk.log.last_updates();
-  if (!log.empty()) std::memcpy(at, log.data(), log.size() * sizeof log[0]);
-  return out;
+  if (!log.empty()) std::memcpy(to, log.data(), log.size() * sizeof log[0]);
 }
 
 std::optional<SnapshotHead> read_head(const ChunkShape& shape, const std::uint8_t* payload,

@@ -32,6 +32,8 @@ inline std::uint64_t snapshot_bytes(const ChunkShape& shape, std::uint64_t clien
 
 SnapshotHead head_of(const Chunk& chunk);
 std::vector<std::uint8_t> snapshot_of(const Chunk& chunk);
+// The same, to memory of that size.
+void write_snapshot(const Chunk& chunk, std::uint8_t* to);
 
 // The head of a payload, if it is a snapshot of a chunk of this shape.
 std::optional<SnapshotHead> read_head(const ChunkShape& shape, const std::uint8_t* payload,

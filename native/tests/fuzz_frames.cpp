@@ -70,9 +70,11 @@ void require_accepted_fits(const Header& h, const server::Sender& sender,
   require(h.payload_bytes <= kMaxPayload || snapshot, "an accepted payload is within the limit");
   require((h.client == sender.client || sender.peer >= 0) && shape.lane == sender.lane,
           "an accepted frame comes from whom and goes where it should");
-  require(server::is_replicated(h) == (sender.peer >= 0) && (sender.peer < 0 || h.lease > 0),
+  const bool share = static_cast<Kind>(h.kind) == Kind::kShare;
+  require(server::is_replicated(h) == (sender.peer >= 0) &&
+              (sender.peer < 0 || h.lease > 0 || share),
           "copies hear from servers alone, under a lease");
-  if (server::by_reference(h)) {
+  if (server::by_reference(h) && sender.peer < 0) {
     require(h.place <= sender.shared_bytes && sender.shared_bytes - h.place >= h.payload_bytes,
             "an accepted place lies in the client's memory");
   }
@@ -311,14 +313,16 @@ Bytes clients_frame(Random& random) {
 // A frame from a primary to a copy; whether the copy is where it says is left to chance.
 Bytes primarys_frame(Random& random) {
   const server::ChunkShape& shape = some_chunk(random);
-  const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows,
-                        Kind::kSet,   Kind::kAlign,   Kind::kSnapshot};
-  Header h = header_of(kinds[random.next() % 6], shape.chunk, random.next() % 3, random.next() % 9);
+  const Kind kinds[] = {Kind::kDelta, Kind::kFactors,  Kind::kRows, Kind::kSet,
+                        Kind::kAlign, Kind::kSnapshot, Kind::kShare};
+  Header h = header_of(kinds[random.next() % 7], shape.chunk, random.next() % 3, random.next() % 9);
   const auto kind = static_cast<Kind>(h.kind);
   h.lease = kLease;
   h.seen = random.next() % 4;
   h.place = random.next() % 2 ? kLease : 0;
-  h.flags = kind == Kind::kAlign || kind == Kind::kSnapshot ? 0 : wire::kReplicated;
+  const bool update = kind == Kind::kDelta || kind == Kind::kFactors || kind == Kind::kRows ||
+                      kind == Kind::kSet;
+  h.flags = update ? wire::kReplicated : 0;
   const Bytes payload = fill(random, h, shape);
   return frame_of(h, payload.data(), payload.size());
 }

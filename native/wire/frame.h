@@ -28,6 +28,7 @@ enum class Kind : std::uint8_t {
   kSnapshot = 13,  // a whole copy of a chunk (server/snapshot.h); count: clients in its log
   kCall = 14,      // JSON, between Python ends (transport/calls.py)
   kAnswer = 15,
+  kShare = 16,  // a primary to a copy on the same machine: read my payloads there (server/arena.h)
 };
 
 enum Flag : std::uint8_t {

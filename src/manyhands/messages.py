@@ -43,6 +43,7 @@ class Kind(IntEnum):
     SNAPSHOT = 13
     CALL = 14
     ANSWER = 15
+    SHARE = 16
 
 
 class Flag(IntFlag):

@@ -45,6 +45,8 @@ class FakeCopy(RawClient):
         ours, theirs = socket.socketpair()
         super().__init__(ours, 0)
         c.servers[primary].adopt_peer(theirs.detach(), lane=0, peer=peer)
+        self.expect(Kind.SHARE)
+        self.answer(count=0)  # it is on another machine
 
     def expect(self, kind: Kind) -> None:
         assert self.receive().kind is kind
@@ -461,6 +463,29 @@ def test_what_an_older_connection_still_brings_changes_nothing() -> None:
         late.close()
         assert client.push(0, ONES, sequence=3).seen == 3
         c.assert_equal()
+
+
+def test_an_update_for_the_same_version_of_another_history_is_refused() -> None:
+    with copies(2) as c:
+        c.add(0, SIZE)
+        c.start()
+        c.hold(0)
+        c.connect(0).push(0, ONES)
+        snapshot = c.servers[0].collect(0)
+        assert snapshot is not None
+        ours, theirs = socket.socketpair()
+        c.servers[1].adopt(theirs.detach(), lane=0, client=0, peer=5)
+        primary = RawClient(ours, 0)
+        assert primary.ask(Kind.SNAPSHOT, snapshot, lease=1, count=1).seen == 1
+        assert primary.ask(Kind.ALIGN, lease=2, seen=1, place=2).count == 0  # it stands at (1, 1)
+        update = {"lease": 2, "seen": 1, "sequence": 9, "client": 3, "flags": Flag.REPLICATED}
+        reply = primary.ask(Kind.DELTA, ONES.tobytes(), place=2, **update)
+        assert (reply.kind, reply.count) == (Kind.REFUSED, Refusal.OUT_OF_STEP)
+        for _ in range(2):  # and one for its own place only once
+            reply = primary.ask(Kind.DELTA, ONES.tobytes(), place=1, **update)
+        assert (reply.kind, reply.count, c.version(1)) == (Kind.REFUSED, Refusal.OUT_OF_STEP, 2)
+        assert refused_as_stale(primary.ask(Kind.ALIGN, lease=1, seen=2, place=2))
+        ours.close()
 
 
 # --- joining

@@ -18,8 +18,6 @@ from raw_client import Kind, RawClient
 
 SERVERS, CLIENTS = 4, 3
 BUCKETS = {0: [0], 1: [1, 2]}  # chunks 1 and 2 are a span
-DELTA = np.ones(20, np.float32).tobytes()
-FACTORS = np.ones(4 + 10, np.float32).tobytes()
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Client:
         factors = self.push.kind is Kind.FACTORS
         try:
             self.link.send(
-                self.push.kind, FACTORS if factors else DELTA, chunk=self.push.chunk,
+                self.push.kind, self.story.payloads[self.push.kind], chunk=self.push.chunk,
                 count=int(factors), sequence=self.push.sequence, lease=lease,
             )  # fmt: skip
         except OSError:
@@ -111,8 +109,12 @@ class Client:
 
 
 class Story:
-    def __init__(self, c: Copies, seed: int) -> None:
-        self.c = c
+    def __init__(self, c: Copies, seed: int, width: int) -> None:
+        self.c, self.width = c, width
+        self.payloads = {
+            Kind.DELTA: np.ones(5 * width, np.float32).tobytes(),
+            Kind.FACTORS: np.ones(width + 10, np.float32).tobytes(),
+        }
         self.random = np.random.default_rng(seed)
         self.version = 1
         self.places = {
@@ -125,9 +127,9 @@ class Story:
         self.clients = [Client(self, number) for number in range(1, CLIENTS + 1)]
 
     def begin(self) -> None:
-        self.c.add(0, 20)
+        self.c.add(0, 5, self.width)
         for chunk in (1, 2):
-            self.c.add(chunk, 5, 4, parameter=1, first_row=5 * (chunk - 1))
+            self.c.add(chunk, 5, self.width, parameter=1, first_row=5 * (chunk - 1))
         self.c.start()
         for bucket in BUCKETS:
             self.publish(bucket)
@@ -290,10 +292,11 @@ class Story:
                 self.take_events()
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_every_push_counts_once(seed: int) -> None:
+@pytest.mark.parametrize("width", [4, 5000])  # payloads are sent, or shown in shared memory
+@pytest.mark.parametrize("seed", range(5))
+def test_every_push_counts_once(seed: int, width: int) -> None:
     with copies(SERVERS) as c:
-        story = Story(c, seed)
+        story = Story(c, seed, width)
         story.begin()
         story.run(150)
         story.settle()

@@ -9,7 +9,8 @@ from raw_client import Encoding, Floats, Kind, RawClient, eventually
 
 from manyhands import _native
 
-ROWS, WIDTH = (7, 12, 30), 40  # chunks 0 to 2: the rows of one parameter, a span
+ROWS = (7, 12, 30)  # of chunks 0 to 2, which are one parameter's: a span
+SENT, SHOWN = 40, 900  # numbers in a row: payloads of the wide are read from the primary's memory
 RULES = {
     "sgd": {},
     "momentum": {"momentum": 0.9},
@@ -29,10 +30,10 @@ def numbers(random: np.random.Generator, size: int) -> Floats:
     return random.standard_normal(size).astype(np.float32)
 
 
-def matrix(c: Copies, name: str) -> None:
+def matrix(c: Copies, name: str, width: int) -> None:
     for chunk, rows in enumerate(ROWS):
         c.add(
-            chunk, rows, WIDTH, rule=rule_of(name), parameter=0, first_row=sum(ROWS[:chunk]),
+            chunk, rows, width, rule=rule_of(name), parameter=0, first_row=sum(ROWS[:chunk]),
             start=0.1,
         )  # fmt: skip
 
@@ -46,31 +47,31 @@ def encoded(values: Floats, encoding: Encoding) -> tuple[bytes, int]:
 class Pusher:
     """A client that sends one update of some form after another."""
 
-    def __init__(self, client: RawClient, seed: int) -> None:
-        self.client = client
+    def __init__(self, client: RawClient, seed: int, width: int) -> None:
+        self.client, self.width = client, width
         self.random = np.random.default_rng(seed)
         self.sequence = 0
 
     def delta(self, encoding: Encoding = Encoding.FLOAT32) -> None:
         chunk = int(self.random.integers(3))
-        payload, count = encoded(numbers(self.random, ROWS[chunk] * WIDTH), encoding)
+        payload, count = encoded(numbers(self.random, ROWS[chunk] * self.width), encoding)
         self.send(Kind.DELTA, payload, chunk=chunk, count=count, encoding=encoding)
 
     def factors(self, encoding: Encoding = Encoding.FLOAT32) -> None:
         samples = int(self.random.integers(1, 6))
-        values = numbers(self.random, samples * (WIDTH + sum(ROWS)))
+        values = numbers(self.random, samples * (self.width + sum(ROWS)))
         payload, _ = encoded(values, encoding)
         self.send(Kind.FACTORS, payload, count=samples, encoding=encoding)
 
     def rows(self) -> None:
         chunk, count = int(self.random.integers(3)), int(self.random.integers(1, 5))
         which = self.random.integers(ROWS[chunk], size=count).astype(np.uint32)
-        payload = which.tobytes() + numbers(self.random, count * WIDTH).tobytes()
+        payload = which.tobytes() + numbers(self.random, count * self.width).tobytes()
         self.send(Kind.ROWS, payload, chunk=chunk, count=count)
 
     def set(self) -> None:
         chunk = int(self.random.integers(3))
-        values = np.abs(numbers(self.random, ROWS[chunk] * WIDTH))
+        values = np.abs(numbers(self.random, ROWS[chunk] * self.width))
         self.send(Kind.SET, values.tobytes(), chunk=chunk)
 
     def any(self) -> None:
@@ -90,13 +91,14 @@ class Pusher:
         assert reply.kind is Kind.ACK, reply.sentence
 
 
+@pytest.mark.parametrize("width", [SENT, SHOWN])
 @pytest.mark.parametrize("staleness", ["ignore", "scale"])
 @pytest.mark.parametrize("name", RULES)
-def test_updates_make_equal_copies(name: str, staleness: str) -> None:
+def test_updates_make_equal_copies(name: str, staleness: str, width: int) -> None:
     with copies(3, staleness=staleness) as c:
-        matrix(c, name)
+        matrix(c, name, width)
         c.serve()
-        pusher = Pusher(c.connect(0, admin=True), 0)
+        pusher = Pusher(c.connect(0, admin=True), 0, width)
         for _ in range(60):
             pusher.any()
             pusher.take()
@@ -105,13 +107,14 @@ def test_updates_make_equal_copies(name: str, staleness: str) -> None:
         c.assert_equal()
 
 
+@pytest.mark.parametrize("width", [SENT, SHOWN])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_updates_that_come_together_make_equal_copies(name: str) -> None:
+def test_updates_that_come_together_make_equal_copies(name: str, width: int) -> None:
     """They are folded into snapshots where that is fewer bytes, and factors come between them."""
     with copies(3) as c:
-        matrix(c, name)
+        matrix(c, name, width)
         c.serve()
-        pushers = [Pusher(c.connect(0, i, admin=True), i) for i in range(1, 9)]
+        pushers = [Pusher(c.connect(0, i, admin=True), i, width) for i in range(1, 9)]
         for _ in range(30):
             for pusher in pushers:
                 for _ in range(4):
@@ -126,7 +129,7 @@ def test_updates_that_come_together_make_equal_copies(name: str) -> None:
         c.servers[0].stop()
         c.join(1, 2)
         c.hold(1, (2,), lease=2)
-        moved = Pusher(c.connect(1, 1, admin=True), 99)
+        moved = Pusher(c.connect(1, 1, admin=True), 99, width)
         moved.sequence = pushers[0].sequence
         for _ in range(20):
             moved.any()
@@ -153,6 +156,34 @@ def test_large_updates_make_equal_copies() -> None:
                 assert client.receive().kind is Kind.ACK
         c.assert_equal()
         assert c.servers[0].stats()["waiting_bytes"] == 0
+
+
+def test_a_payload_that_was_shown_stays_as_long_as_the_copy_may_look_at_it() -> None:
+    """The connection is gone, but what it brought lies unread at the copy."""
+    size = 50_000
+    ones = np.ones(size, np.float32)
+    with copies(2) as c:
+        c.add(0, size)
+        c.serve()
+        client = c.connect(0)
+        client.push(0, ones)
+        c.servers[1].mute_peer(0, True)
+        client.send(Kind.DELTA, (2 * ones).tobytes(), sequence=2)
+        eventually(lambda: c.version(0) == 2)
+        c.servers[0].drop_peer(1)
+        c.hold(0)
+        assert client.receive().seen == 2
+        for sequence in range(3, 30):
+            assert client.push(0, 100 * ones, sequence=sequence).seen == sequence
+        c.servers[1].mute_peer(0, False)
+        eventually(lambda: c.version(1) == 2)
+        found = c.snapshot(1)
+        assert found is not None
+        assert np.unique(found.arrays).tolist() == [-3]
+        c.join(0, 1)
+        c.hold(0, (1,))
+        assert client.push(0, ones, sequence=30).seen == 30
+        c.assert_equal()
 
 
 def test_a_span_whose_chunks_have_a_push_in_part_takes_the_rest_of_it() -> None:
