@@ -40,6 +40,7 @@ class ScriptedServer:
         self.fills = True  # whether copies that join get in step
         self.silent = False
         self.refusals: list[str] = []
+        self.answered = 0
         self.unanswered = 0
         self._host = host
         self._caller = Caller(endpoint, token=TOKEN, purpose=f"server {server}")
@@ -72,6 +73,7 @@ class ScriptedServer:
                 self.unanswered += 1
                 self.refusals.append(str(error))
                 continue
+            self.answered += 1
             if answer["placement"] is not None:
                 self.placement = Placement.from_json(answer["placement"])
 

@@ -65,7 +65,7 @@ def test_time_in_which_nobody_listened_does_not_count(attendance: Attendance) ->
     attendance.hear(beat(0), "wire", 0.0)
     attendance.hear(beat(1), "closed", 0.0)
     attendance.hang_up("closed", 0.0)
-    attendance.forgive(60.0)
+    attendance.forgive(60.0, 60.0)
     assert attendance.alive(60.1) == {0, 1}
     assert attendance.alive(60.3) == {0}
 

@@ -82,12 +82,12 @@ class Attendance:
         if heard is not None and heard.member.incarnation == incarnation:
             del self._heard[server]
 
-    def forgive(self, gap_s: float) -> None:
-        """Don't count time in which nobody listened: this controller was paused itself."""
+    def forgive(self, gap_s: float, now: float) -> None:
+        """Don't count the time until now in which nobody listened: we were paused ourselves."""
         for heard in self._heard.values():
-            heard.last_s += gap_s
+            heard.last_s = min(now, heard.last_s + gap_s)
             if heard.closed_s is not None:
-                heard.closed_s += gap_s
+                heard.closed_s = min(now, heard.closed_s + gap_s)
 
     def alive(self, now: float) -> frozenset[int]:
         """The servers that are heard."""

@@ -156,8 +156,10 @@ class Controller:
 
     def _ask_to_leave(self, server: Any, draining: bool) -> Any:
         placement = self._bulletin.placement
-        if placement is None or server not in placement.members:
-            known = [] if placement is None else sorted(placement.members)
+        if placement is None:
+            raise ServerUnavailable("Nothing is placed yet, or not yet read: ask again.")
+        if server not in placement.members:
+            known = sorted(placement.members)
             raise ConfigError(f"There is no server {server!r}; the run has {known}.")
         with self._news:
             self._impressions.ask_to_leave(server, draining)

@@ -51,7 +51,7 @@ class Impressions:
         """Notice time that passed without us."""
         gap_s = 0.0 if self._looked_s is None else now - self._looked_s
         if gap_s > _PAUSED_S:
-            self.attendance.forgive(gap_s)
+            self.attendance.forgive(gap_s, now)
         self._looked_s = now
 
     def declare_dead(self, server: int, incarnation: str) -> None:

@@ -33,7 +33,8 @@ class Leadership:
         self._lease: LeaseHandle | None = None
         self._entry: Entry | None = None
         self._valid_until_s = 0.0
-        self._closed = threading.Event()
+        self._closed = False
+        self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
         self.rival: bytes | None = None  # who leads, when it is somebody else
 
@@ -49,10 +50,12 @@ class Leadership:
     def doubt(self) -> None:
         """A guarded write failed: believe in our lead again only after the registry confirms it."""
         self._valid_until_s = 0.0
+        self._woken.set()
 
     def close(self) -> None:
         """Resign, so that another needn't wait for the lease to end."""
-        self._closed.set()
+        self._closed = True
+        self._woken.set()
         if self._thread.is_alive():
             self._thread.join()
         lease, self._lease = self._lease, None
@@ -65,7 +68,8 @@ class Leadership:
 
     def _run(self) -> None:
         away = False
-        while not self._closed.is_set():
+        while not self._closed:
+            self._woken.clear()
             try:
                 if not self._keep():
                     self._acquire()
@@ -76,7 +80,8 @@ class Leadership:
                 away = True
             except Exception:  # the thread must live as long as its controller
                 logger.exception("The attempt to lead failed")
-            self._closed.wait(_TRY_EVERY_S if self.guard is None else self._ttl_s / 4)
+            if not self._closed:
+                self._woken.wait(_TRY_EVERY_S if self.guard is None else self._ttl_s / 4)
 
     def _keep(self) -> bool:
         """Renew our lease, when we have one that the registry still knows."""

@@ -20,6 +20,7 @@ def status(
     if placement is None:
         return {
             "version": 0,
+            "heard": sorted(alive),
             "servers": {},
             "buckets": 0,
             "without_primary": 0,
@@ -28,6 +29,7 @@ def status(
     places = placement.buckets.values()
     return {
         "version": placement.version,
+        "heard": sorted(alive),
         "servers": {
             str(server): _part(placement, server, alive, loads) for server in placement.members
         },
