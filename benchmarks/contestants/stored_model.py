@@ -7,6 +7,7 @@ its cache first, as after a power cut.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +18,13 @@ import torch
 
 from benchmarks.harness.rounds import Measure, Rounds, alternate
 from manyhands import optim
+from manyhands.launch.local import close_all, start_role
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, pack
+from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.restoring import StoredModel, read_flat
+from manyhands.parameter_server.server import ServerSettings
+from manyhands.parameter_server.server_task import ParameterServerTask
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
 from manyhands.parameter_server.store import SEGMENT_BYTES, Store, cut_of
 
@@ -72,6 +77,24 @@ class OnDisk:
             mine = ours[start : start + spec.floats].reshape(spec.shape)
             if not np.array_equal(mine, theirs[spec.name].numpy()):
                 raise RuntimeError(f"{spec.name} was read back as something else")
+
+    def seconds_onto_servers(self, servers: int) -> float:
+        """From the files to the memory of so many new servers, over loopback."""
+        shards = make_shard_map(self.shards.parameters, servers=servers, lanes=1)
+        rules, token = [RULE] * len(shards.parameters), secrets.token_hex(16)
+        tasks = [
+            ParameterServerTask(shards, server, rules, ServerSettings(), token)
+            for server in range(servers)
+        ]
+        roles = [start_role(task, name=f"server {number}") for number, task in enumerate(tasks)]
+        try:
+            endpoints = [role.receive().endpoint for role in roles]
+            with ParameterClient(shards, endpoints, token=token, admin=True) as client:
+                began = time.perf_counter()
+                client.set_weights(self.read(shards).weights)
+                return time.perf_counter() - began
+        finally:
+            close_all(roles)
 
     def race(self, *, cold: bool, rounds: int) -> Rounds:
         """Models per second, ours and PyTorch's."""

@@ -16,7 +16,7 @@ from manyhands.errors import CheckpointError
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.persistence import WriteBack
 from manyhands.parameter_server.restoring import StoredModel, read_flat
-from manyhands.parameter_server.server import Stop
+from manyhands.parameter_server.server_task import Stop
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap
 from manyhands.parameter_server.store import next_era, segment_names
 from tests.cluster.conftest import wait_until

@@ -11,6 +11,7 @@ read it. Adam, section 3.3.2: the durable store is log-structured.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -112,8 +113,10 @@ class SegmentWriter:
         self._order = order
         self._records: list[Record] = []
         self._file = self._partial.open("xb")
-        # Whoever finds the file unlocked knows that its writer is gone.
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever finds the file unlocked knows that its writer is gone. Where a file system has no
+        # locks, nobody can tell, and nothing is removed.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.write(_MAGIC)
         self.size_bytes = len(_MAGIC)
 
@@ -181,6 +184,9 @@ def force_to_disk(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems can't, and need not
+            raise
     finally:
         os.close(descriptor)
 

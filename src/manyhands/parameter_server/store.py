@@ -8,6 +8,7 @@ Reading a model back is in `restoring.py`.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from manyhands.parameter_server.shard_map import Chunk, ShardMap
 
 logger = logging.getLogger(__name__)
 
+_ERA = re.compile(r"(\d{6,})-")
 SEGMENT_BYTES = 64 << 20  # of a finished segment, about; what one force to the disk is good for
 
 
@@ -137,7 +139,8 @@ def segment_names(directory: Path) -> list[str]:
 def next_era(directories: Iterable[Path]) -> int:
     """The number for a run that goes on from what is stored, or begins: 1 where nothing is."""
     names = [name for directory in directories for name in segment_names(directory)]
-    return 1 + max((int(name.partition("-")[0]) for name in names), default=0)
+    eras = [int(found[1]) for found in map(_ERA.match, names) if found]
+    return 1 + max(eras, default=0)
 
 
 def discard(directories: Iterable[Path]) -> None:

@@ -142,6 +142,7 @@ def test_an_era_counts_the_runs_that_went_on_in_a_store(tmp_path: Path) -> None:
     write_all(Store(tmp_path / "store", era=1), held)
     write_all(Store(tmp_path / "other", era=4), held)
 
+    (tmp_path / "store" / "a letter.segment").write_text("of somebody else")
     assert next_era([tmp_path / "store"]) == 2
     assert next_era([tmp_path / "store", tmp_path / "other"]) == 5
     discard([tmp_path / "store", tmp_path / "other"])
