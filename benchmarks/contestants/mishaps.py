@@ -25,9 +25,10 @@ from pathlib import Path
 from benchmarks.contestants.fleet import Fleet
 
 PATIENCE_S = 60.0
+INSISTENCE_S = 0.7  # a fault that is not allowed is waited for so long, then another is drawn
 CONVALESCENCE_S = 1.5  # after a pause or a cut: a lease, and the time to be heard again
 KINDS = {
-    "kill a server": 10,
+    "kill a server": 12,
     "pause a server": 6,
     "cut two servers": 5,
     "cut from the controller": 3,
@@ -73,10 +74,14 @@ class Mishaps:
         """So many faults with such a gap between them on average; `watch` is called meanwhile."""
         while self.done.total() < faults:
             self._wait(self._random.expovariate(1 / gap_s), watch)
-            began = time.monotonic()
-            while not self._one():
+            began = drawn_s = time.monotonic()
+            kind = self._drawn()
+            while not self._happens(kind):
                 self._wait(0.02, watch)
-                if time.monotonic() - began > PATIENCE_S:
+                now = time.monotonic()
+                if now - drawn_s > INSISTENCE_S:
+                    kind, drawn_s = self._drawn(), now
+                if now - began > PATIENCE_S:
                     raise RuntimeError(f"No fault was allowed for {PATIENCE_S:.0f} s.")
 
     def heal(self, watch: Callable[[], None]) -> None:
@@ -103,8 +108,10 @@ class Mishaps:
                 return
             time.sleep(min(0.02, ends - now))
 
-    def _one(self) -> bool:
-        kind = self._random.choices(list(KINDS), list(KINDS.values()))[0]
+    def _drawn(self) -> str:
+        return self._random.choices(list(KINDS), list(KINDS.values()))[0]
+
+    def _happens(self, kind: str) -> bool:
         done = self._kinds[kind]()
         if done:
             self.done[kind] += 1
