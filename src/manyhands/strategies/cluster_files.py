@@ -19,6 +19,7 @@ from manyhands.parameter_server.store import discard, next_era
 from manyhands.strategies.downpour_plan import DownpourPlan
 
 _STORE = "store"
+_REGISTRY = ".registry-"
 
 
 class ClusterFiles:
@@ -42,7 +43,8 @@ class ClusterFiles:
             run = "run" if self._run_dir is None else self._run_dir.name
             return in_run(address, f"{run}-{self._start}")
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=".registry-", dir=self._run_dir))
+            self._remove_leftovers()
+            self._folder = Path(tempfile.mkdtemp(prefix=_REGISTRY, dir=self._run_dir))
         return f"sqlite:{self._folder / 'registry.db'}"
 
     def read_store(self) -> tuple[StoredModel | None, str]:
@@ -101,6 +103,11 @@ class ClusterFiles:
         shard_map = self._plan.shard_map
         rules = [rule_spec(self._plan.server_rule)] * len(shard_map.parameters)
         return read_flat([store], shard_map, rules, order=self._order)
+
+    def _remove_leftovers(self) -> None:
+        """Remove the registries of starts that were killed: no two run in one directory."""
+        for leftover in self._run_dir.glob(f"{_REGISTRY}*") if self._run_dir is not None else ():
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _empty_registry(self) -> None:
         registry = open_registry(self.registry)

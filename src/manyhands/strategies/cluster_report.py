@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from manyhands.parameter_server.reports import ServerReport
 from manyhands.strategies.replica_crew import ReplicaCrew
 from manyhands.strategies.server_crew import ServerCrew
 from manyhands.telemetry.events import ClusterProgress, ReplicaSpeed
+
+# A client that follows a bucket asks the wrong server now and then: nobody's trouble.
+_ROUTINE = ("stale_lease", "out_of_step")
 
 
 @dataclass(slots=True)
@@ -20,8 +24,8 @@ class _Seen:
     pulled_bytes: int = 0
     waited_s: float = 0.0
     samples: dict[int, int] = field(default_factory=dict)
-    busy_s: list[float] = field(default_factory=list)
-    staleness: list[int] = field(default_factory=list)
+    # By the process, since one that was started again counts from nothing.
+    servers: dict[str, ServerReport] = field(default_factory=dict)
 
 
 class ClusterReport:
@@ -44,19 +48,19 @@ class ClusterReport:
         """The figures since the last call."""
         before, now = self._seen, time.monotonic()
         seconds = max(now - before.at, 1e-9)
-        traffic, servers = self._crew.traffic(), self._servers.reports
+        traffic = self._crew.traffic()
         places = [place for place in self._crew.places if place.ready]
-        staleness = _added([list(report.staleness) for report in servers])
+        servers = {p.incarnation: p.report for p in self._servers.places if p.report is not None}
         self._seen = _Seen(
             now,
             traffic.pushed_bytes,
             traffic.pulled_bytes,
             traffic.waited_s,
             {place.number: place.samples for place in places},
-            [report.busy_s for report in servers],
-            staleness,
+            servers,
         )
-        mean, largest = _summary(_since(staleness, before.staleness))
+        pairs = [(before.servers.get(name), report) for name, report in servers.items()]
+        mean, largest = _summary(_added([_staleness(*pair) for pair in pairs]))
         return ClusterProgress(
             epoch=epoch,
             samples_seen=samples_seen,
@@ -74,27 +78,28 @@ class ClusterReport:
             pulled_bytes=traffic.pulled_bytes,
             pushed_bytes_per_s=(traffic.pushed_bytes - before.pushed_bytes) / seconds,
             pulled_bytes_per_s=(traffic.pulled_bytes - before.pulled_bytes) / seconds,
-            server_load=self._loads(servers, before, seconds),
+            server_load=tuple(_share(_busy_s(*pair) / seconds / self._lanes) for pair in pairs),
             held_up=_share((traffic.waited_s - before.waited_s) / seconds / max(1, len(places))),
-            refused=sum(report.refusals for report in servers),
-        )
-
-    def _loads(
-        self, servers: list[ServerReport], before: _Seen, seconds: float
-    ) -> tuple[float, ...]:
-        earlier = before.busy_s or [0.0] * len(servers)
-        return tuple(
-            _share((report.busy_s - then) / seconds / self._lanes)
-            for report, then in zip(servers, earlier, strict=False)
+            refused=sum(_refusals(report) for report in servers.values()),
         )
 
 
-def _added(histograms: list[list[int]]) -> list[int]:
+def _busy_s(before: ServerReport | None, now: ServerReport) -> float:
+    return now.busy_s - (before.busy_s if before else 0.0)
+
+
+def _staleness(before: ServerReport | None, now: ServerReport) -> list[int]:
+    if before is None:
+        return list(now.staleness)
+    return [a - b for a, b in zip(now.staleness, before.staleness, strict=True)]
+
+
+def _refusals(report: ServerReport) -> int:
+    return report.refusals - sum(report.refused.get(name, 0) for name in _ROUTINE)
+
+
+def _added(histograms: Sequence[Sequence[int]]) -> list[int]:
     return [sum(counts) for counts in zip(*histograms, strict=True)]
-
-
-def _since(now: list[int], before: list[int]) -> list[int]:
-    return [a - b for a, b in zip(now, before, strict=True)] if before else now
 
 
 def _summary(histogram: list[int]) -> tuple[float, int]:

@@ -96,6 +96,7 @@ class ControllerKeeper:
     def close(self) -> None:
         """End the controller; may be called twice."""
         self._closing.set()
+        self.send("status")  # wakes the messenger
         self._caller.close()
         if self._messenger.is_alive():
             self._messenger.join()
@@ -162,7 +163,7 @@ class ControllerKeeper:
             try:
                 command, arguments = self._errands.get(timeout=_LOOK_EVERY_S)
             except queue.Empty:
-                command, arguments = "status", {}
+                command, arguments = "status", {}  # to see whether it answers
             self._deliver(command, arguments)
 
     def _deliver(self, command: str, arguments: dict[str, Any]) -> None:
