@@ -23,15 +23,17 @@ from manyhands.transport.calls import Caller
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.1
-_ANSWER_S = 1.0
+# Long: to hang up on a controller that is only slow would look to it like our end.
+_ANSWER_S = 3.0
 
 
 class Membership:
     """Calls the controller every `HEARTBEAT_S`, and at once when there is news.
 
     `news` is asked before every call; `take` gets each placement that comes. Both are called by
-    the thread that this starts. `wake` and `cut` may be called by any. `replaced` is set when the
-    controller says that another process has taken this one's number: nothing here counts any more.
+    the thread that this starts. `wake` and `cut` may be called by any. `over` is set when the
+    controller says that another process has taken this one's number, and when a placement could
+    not be carried out: the process should end then, and another be started.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Membership:
         self._member = member
         self._news = news
         self._take = take
-        self.replaced = threading.Event()
+        self.over = threading.Event()
         self._woken = threading.Event()
         self._closed = threading.Event()
         self._cut = threading.Event()
@@ -73,11 +75,15 @@ class Membership:
             self._thread.join()
 
     def _beat_on(self) -> None:
-        while not self._closed.is_set() and not self.replaced.is_set():
-            self._woken.clear()
-            if not self._cut.is_set():
-                self._beat()
-            self._woken.wait(HEARTBEAT_S)
+        try:
+            while not self._closed.is_set() and not self.over.is_set():
+                self._woken.clear()
+                if not self._cut.is_set():
+                    self._beat()
+                self._woken.wait(HEARTBEAT_S)
+        except Exception:  # the thread's main loop: a server that can't obey must not linger
+            logger.exception("A placement could not be carried out")
+            self.over.set()
 
     def _beat(self) -> None:
         try:
@@ -85,7 +91,7 @@ class Membership:
             placement = _placement_in(answer)
         except StaleRoute as error:
             logger.error("%s", error)
-            self.replaced.set()
+            self.over.set()
             return
         except ManyhandsError as error:
             self._is_away(error)

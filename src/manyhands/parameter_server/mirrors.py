@@ -107,6 +107,7 @@ class Mirrors:
         self._suspects: frozenset[int] = frozenset()
         self._progress_told_s = 0.0
         self._lock = threading.RLock()
+        self.failed = threading.Event()  # the lanes are no longer listened to
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="mirrors", daemon=True)
 
@@ -204,14 +205,21 @@ class Mirrors:
             )
 
     def _listen(self) -> None:
-        while not self._closed.is_set():
-            events = self._chunks.wait_events(_FILL_EVERY_S if self._filling else _LOOK_EVERY_S)
-            with self._lock:
-                told = [self._heard(*event) for event in events]
-                self._fill(time.monotonic())
-                looked = self._look(time.monotonic())
-            if looked or any(told):
-                self._on_news()
+        try:
+            while not self._closed.is_set():
+                self._listen_once(_FILL_EVERY_S if self._filling else _LOOK_EVERY_S)
+        except Exception:  # the thread's main loop: the process is to end by it
+            logger.exception("The lanes can't be listened to")
+            self.failed.set()
+
+    def _listen_once(self, timeout_s: float) -> None:
+        events = self._chunks.wait_events(timeout_s)
+        with self._lock:
+            told = [self._heard(*event) for event in events]
+            self._fill(time.monotonic())
+            looked = self._look(time.monotonic())
+        if looked or any(told):
+            self._on_news()
 
     def _heard(self, kind: str, first: int, second: int, third: int) -> bool:
         """Take in an event of a lane; whether the controller should hear of it."""

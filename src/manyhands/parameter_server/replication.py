@@ -106,9 +106,9 @@ class Replication:
         return self._door.strangers
 
     @property
-    def is_replaced(self) -> bool:
-        """Whether another process has taken this one's number."""
-        return self._membership.replaced.is_set()
+    def is_over(self) -> bool:
+        """Whether another process has taken this one's number, or this one is broken."""
+        return self._membership.over.is_set() or self.mirrors.failed.is_set()
 
     def start(self) -> None:
         """Let other servers in, and tell the controller that we are there."""

@@ -154,9 +154,9 @@ class ParameterServer:
         return "" if self._replication is None else self._replication.incarnation
 
     @property
-    def is_replaced(self) -> bool:
-        """Whether the controller has another process for this server: this one should end."""
-        return self._replication is not None and self._replication.is_replaced
+    def is_over(self) -> bool:
+        """Whether this process should end: the controller has another for it, or it is broken."""
+        return self._replication is not None and self._replication.is_over
 
     def start(self) -> None:
         """Allocate the weights, as zeros until an admin sets them, and let clients in."""

@@ -92,7 +92,7 @@ class ParameterServerTask:
 
     def _serve(self, server: ParameterServer, channel: Connection) -> None:
         due = time.monotonic()
-        while not server.is_replaced:
+        while not server.is_over:
             if channel.poll(max(0.0, due - time.monotonic())):
                 command = channel.recv()
                 if isinstance(command, Stop):

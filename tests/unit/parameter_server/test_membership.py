@@ -79,16 +79,16 @@ def test_a_heartbeat_says_who_we_are_and_what_is_new():
 
 def test_a_controller_that_goes_and_comes_again_is_found(caplog):
     first, second = Controller(), Controller()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         with first.listening() as endpoint:
             membership = beating(endpoint)
             _, taken = membership.__enter__()
             wait_until(lambda: first.heard, what="a heartbeat")
-        wait_until(lambda: "does not answer" in caplog.text, what="the warning")
+        wait_until(lambda: "does not answer" in caplog.text, what="its absence noted")
         second.answer = {"placement": PLACEMENT.to_json()}
         with second.listening(endpoint.port):
             wait_until(lambda: taken, what="a placement of the new controller")
-            wait_until(lambda: "answers again" in caplog.text, what="the other warning")
+            wait_until(lambda: "answers again" in caplog.text, what="its return noted")
             membership.__exit__(None, None, None)
     assert caplog.text.count("does not answer") == 1
 
@@ -115,12 +115,26 @@ def test_a_process_that_was_replaced_is_told_so_and_calls_no_more(caplog):
     with controller.listening() as endpoint, beating(endpoint) as (membership, _):
         wait_until(lambda: controller.heard, what="a heartbeat")
         controller.answer = StaleRoute("This process of it must end.")
-        assert membership.replaced.wait(20)
+        assert membership.over.wait(20)
         wait_until(
             lambda: "heartbeat" not in [thread.name for thread in threading.enumerate()],
             what="no more heartbeats",
         )
     assert "must end" in caplog.text
+
+
+def test_a_placement_that_can_not_be_carried_out_ends_the_process(caplog):
+    def fail(placement: Placement) -> None:
+        raise ValueError("no such chunk")
+
+    controller = Controller()
+    controller.answer = {"placement": PLACEMENT.to_json()}
+    with controller.listening() as endpoint:
+        membership = Membership(Caller(endpoint, token=TOKEN), US, news=lambda: NEWS, take=fail)
+        membership.start()
+        assert membership.over.wait(20)
+        membership.close()
+    assert "no such chunk" in caplog.text
 
 
 def test_a_server_that_is_cut_off_is_silent_and_keeps_its_connection():

@@ -195,6 +195,14 @@ def test_a_server_that_is_fenced_asks_the_controller_at_once():
         assert told.wait(20)
 
 
+def test_lanes_that_can_not_be_listened_to_end_the_process(monkeypatch, caplog):
+    with mirrors() as (ours, lanes, _):
+        assert not ours.failed.is_set()
+        monkeypatch.setattr(lanes, "lagging", lambda: 1 / 0)
+        assert ours.failed.wait(20)
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_filling_keeps_to_its_budget():
     with mirrors(fill_mb_s=0.001) as (ours, lanes, _):
         ours.take(placement(5, BucketPlace(0, 2, (), (Joining(1, 5), Joining(2, 5)))))
