@@ -30,6 +30,16 @@ def stored(directory: Path, shards: ShardMap, rule: optim.Rule = ADAM) -> Stored
     return read_flat([directory], shards, [rule_spec(rule)] * len(shards.parameters))
 
 
+def is_stored(directory: Path, shards: ShardMap, rule: optim.Rule, era: int) -> bool:
+    """Whether an era has written something and nothing is missing."""
+    if next_era([directory]) != era + 1:
+        return False
+    try:
+        return bool(stored(directory, shards, rule).written_at)
+    except CheckpointError:
+        return False
+
+
 def has_updates(directory: Path, shards: ShardMap, count: int) -> bool:
     try:
         return int(stored(directory, shards).begun.min()) >= count
@@ -99,25 +109,35 @@ def test_a_run_goes_on_from_the_store_on_another_number_of_servers(
     assert {name[:6] for name in segment_names(directory)} == {"000002"}
 
 
-def test_a_power_cut_loses_no_more_than_the_last_moments(tmp_path: Path) -> None:
-    """Killed in the middle of pushes and writes: what is stored is whole, and one state of many."""
-    directory = tmp_path / "store"
+def killed_while_writing(
+    directory: Path, era: int, parameters: list[ParameterSpec], rule: optim.Rule
+) -> ShardMap:
+    """Servers that were killed in the middle of pushes, each of which added one, and of writes."""
+    again = WriteBack(directory=directory, era=era, every_s=0.02)
+    with (
+        fleet(servers=2, parameters=parameters, rule=rule, write_back=again) as running,
+        running.client(admin=True) as client,
+    ):
+        client.set_weights(running.flat(0.0))
+
+        def push_once() -> bool:
+            for server in client.servers:
+                server.push(running.flat(-1.0), rate=1.0, steps=1)
+            return is_stored(directory, running.shards, rule, era)
+
+        wait_until(push_once, what="all is stored once")
+        for _ in range(50):
+            push_once()
+        kill_all(running)
+    return running.shards
+
+
+def test_what_a_killed_server_wrote_is_whole(tmp_path: Path) -> None:
     parameters = [ParameterSpec(f"w{number}", (40, 50)) for number in range(30)]
     rule = optim.SGD(lr=1.0)
     for era in range(1, 4):
-        again = WriteBack(directory=directory, era=era, every_s=0.02)
-        with (
-            fleet(servers=2, parameters=parameters, rule=rule, write_back=again) as running,
-            running.client(admin=True) as client,
-        ):
-            client.set_weights(running.flat(0.0))
-            line = running.flat(-1.0)  # each update adds one
-            for _ in range(100):
-                for server in client.servers:
-                    server.push(line, rate=1.0, steps=1)
-            kill_all(running)
-        shards = running.shards
-        model = stored(directory, shards, rule)
+        shards = killed_while_writing(tmp_path / "store", era, parameters, rule)
+        model = stored(tmp_path / "store", shards, rule)
         for chunk in shards.chunks:
             values = np.unique(model.weights[chunk.start : chunk.start + chunk.floats])
             assert values.tolist() == [model.begun[chunk.number]]
