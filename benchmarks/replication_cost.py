@@ -1,9 +1,10 @@
 """Pushes per second with one, two and three copies of every bucket.
 
-Three servers with a controller for each number of copies, all of them on this machine, and a client
-that pushes a whole model as fast as it is acknowledged: over TCP and over the same-machine path. An
-acknowledged push is on all copies. Every server also applies what it holds copies of: three copies
-on one machine are three times the work, which between machines would be shared out.
+Three servers with a controller for each number of copies, all of them on this machine, and clients
+that push a whole model as fast as it is acknowledged: over TCP and over the same-machine path, one
+of them or three. An acknowledged push is on all copies. Every server also applies what it holds
+copies of: three copies on one machine are three times the work, which between machines would be
+shared out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from manyhands.parameter_server.shard_map import ParameterSpec
 
 SERVERS = 3
 COPIES = (1, 2, 3)
+CLIENTS = (1, 3)
 PATHS = {"tcp": "TCP", "same_machine": "same machine"}
 MODELS = {
     "bias": (ParameterSpec("bias", (4096,)),),
@@ -45,10 +47,11 @@ class Plan:
     seconds: float
 
 
-QUICK = Plan(models=("mlp",), rounds=3, seconds=0.4)
+QUICK = Plan(models=("mlp",), rounds=3, seconds=0.3)
 FULL = Plan(models=("bias", "mlp", "wide"), rounds=9, seconds=1.0)
 
-Measured = dict[str, Rounds]  # by path; rates by number of copies
+Way = tuple[str, int]  # the path, and how many clients
+Measured = dict[Way, Rounds]  # rates by number of copies
 
 
 def measure(model: str, plan: Plan) -> Measured:
@@ -57,26 +60,32 @@ def measure(model: str, plan: Plan) -> Measured:
         for copies in COPIES:
             fleet = stack.enter_context(Fleet(MODELS[model], servers=SERVERS, copies=copies))
             for path in PATHS:
-                crew = Crew("client", ModelPushing, 1, fleet.access, path == "same_machine")
+                same_machine = path == "same_machine"
+                crew = Crew("client", ModelPushing, max(CLIENTS), fleet.access, same_machine)
                 clients[path, str(copies)] = stack.enter_context(crew)
         for crew in clients.values():
             crew.answers()
-        return {path: race(path, clients, plan) for path in PATHS}
+        return {
+            (path, count): race(
+                {str(copies): clients[path, str(copies)] for copies in COPIES}, count, plan
+            )
+            for path in PATHS
+            for count in CLIENTS
+        }
 
 
-def race(path: str, clients: dict[tuple[str, str], Crew], plan: Plan) -> Rounds:
+def race(crews: dict[str, Crew], clients: int, plan: Plan) -> Rounds:
     def turn(crew: Crew, seconds: float) -> Measure:
         def models_per_second() -> float:
-            crew.tell("run", seconds)
-            return float(crew.answers(expected_s=seconds)[0])
+            crew.tell("run", seconds, clients)
+            return float(sum(crew.answers(expected_s=seconds)))
 
         return models_per_second
 
-    mine = {str(copies): clients[path, str(copies)] for copies in COPIES}
-    for crew in mine.values():
+    for crew in crews.values():
         turn(crew, plan.seconds / 4)()
     return alternate(
-        {name: turn(crew, plan.seconds) for name, crew in mine.items()}, rounds=plan.rounds
+        {name: turn(crew, plan.seconds) for name, crew in crews.items()}, rounds=plan.rounds
     )
 
 
@@ -85,27 +94,30 @@ def cost(rounds: Rounds, copies: int) -> Spread:
     return rounds.ratio("1", str(copies))
 
 
-def figures(measured: Measured) -> dict[str, Any]:
-    return {
-        path: {
+def figures(measured: Measured) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": path,
+            "clients": clients,
             "pushes_per_s": {name: rounds.rate(name).figures(1) for name in rounds.rates},
             "cost": {str(copies): cost(rounds, copies).figures() for copies in COPIES[1:]},
             "met": cost(rounds, 3).median < AIM,
         }
-        for path, rounds in measured.items()
-    }
+        for (path, clients), rounds in measured.items()
+    ]
 
 
 def print_costs(results: dict[str, Measured]) -> None:
     rows = []
     for model, measured in results.items():
-        for path, rounds in measured.items():
+        for (path, clients), rounds in measured.items():
             rates = [with_spread(rounds.rate(str(copies)), ",.0f") for copies in COPIES]
             costs = [with_spread(cost(rounds, copies), ".2f") for copies in COPIES[1:]]
-            rows.append([f"{TITLES[model]}, {PATHS[path]}", *rates, *costs])
+            name = f"{TITLES[model]}, {PATHS[path]}, {clients}"
+            rows.append([name, *rates, *costs])
     print_table(
         "Pushes of a model per second by number of copies, and what a push costs times one copy",
-        ["", "1 copy", "2 copies", "3 copies", "cost of 2", "cost of 3"],
+        ["model, path, clients", "1 copy", "2 copies", "3 copies", "cost of 2", "cost of 3"],
         rows,
     )
 
@@ -113,9 +125,11 @@ def print_costs(results: dict[str, Measured]) -> None:
 def draw(results: dict[str, Measured]) -> None:
     with picture("replication_cost", len(results)) as panels:
         for panel, (model, measured) in zip(panels, results.items(), strict=False):
-            for path, rounds in measured.items():
+            for number, ((path, clients), rounds) in enumerate(measured.items()):
                 rates = [rounds.rate(str(copies)).median for copies in COPIES]
-                panel.plot(COPIES, rates, "o-", label=PATHS[path])
+                style, color = "o-" if clients == 1 else "o--", f"C{number // len(CLIENTS)}"
+                label = f"{PATHS[path]}, clients: {clients}"
+                panel.plot(COPIES, rates, style, color=color, label=label)
             panel.set(xlabel="copies", ylabel="pushes/s", xticks=COPIES, ylim=0)
             panel.set_title(TITLES[model])
             panel.legend()
@@ -134,5 +148,5 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "servers": SERVERS,
         "figures": found,
         "aim": AIM,
-        "met": all(path["met"] for model in found.values() for path in model.values()),
+        "met": all(way["met"] for model in found.values() for way in model),
     }

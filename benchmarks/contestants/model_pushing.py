@@ -15,6 +15,7 @@ class ModelPushing:
     """One client. A thread for each group of chunks, as a replica has; each keeps its own clock."""
 
     def __init__(self, rank: int, size: int, access: Access, same_machine: bool) -> None:
+        self._rank = rank
         options: dict[str, Any] = {}
         if same_machine:
             import torch
@@ -32,8 +33,10 @@ class ModelPushing:
         self._client.start()
         self._floats = sum(chunk.floats for chunk in access.shards.chunks)
 
-    def run(self, seconds: float) -> float:
-        """Models pushed and acknowledged per second, for so long."""
+    def run(self, seconds: float, clients: int) -> float:
+        """Models pushed and acknowledged per second, for so long, if among the first `clients`."""
+        if self._rank >= clients:
+            return 0.0
         began = time.perf_counter()
         shares = [0.0] * len(self._client.servers)  # of a model, that each group has pushed
 
