@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from manyhands.controller import balance, policies
@@ -64,6 +65,8 @@ def at_rest(placement: Placement, view: View, *, most: int = 400) -> Placement:
     raise AssertionError(f"still changing after {most} decisions: {placement}")
 
 
+# A test may take as long as the machine needs.
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 SERVERS = st.integers(0, 5)
 NUMBERS = st.integers(0, 6)
 
@@ -90,7 +93,7 @@ def placements(draw: st.DrawFn) -> Placement:
         st.integers(1, version),
         st.sampled_from(("new", "held", "store")),
     )
-    return Placement(version, there, draw(st.dictionaries(st.integers(0, 7), places, max_size=6)))
+    return Placement(version, there, draw(st.dictionaries(st.integers(0, 7), places, max_size=4)))
 
 
 def _place(
@@ -106,11 +109,15 @@ def _place(
 @st.composite
 def views(draw: st.DrawFn, placement: Placement) -> View:
     pairs = draw(st.frozensets(st.tuples(SERVERS, SERVERS), max_size=3))
+    alive = draw(st.frozensets(SERVERS))
     return View(
-        alive=draw(st.frozensets(SERVERS)),
+        alive=alive,
+        fresh=draw(st.none() | st.frozensets(SERVERS).map(alive.intersection)),
         loads={bucket: draw(st.integers(0, 9)) * MB for bucket in placement.buckets},
         copies=draw(st.integers(1, 4)),
-        progress=draw(st.dictionaries(SERVERS, st.dictionaries(NUMBERS, NUMBERS))),
+        progress=draw(
+            st.dictionaries(SERVERS, st.dictionaries(NUMBERS, NUMBERS, max_size=3), max_size=3)
+        ),
         avoided=pairs | {(b, a) for a, b in pairs},
         join_bytes=draw(st.integers(0, 20)) * MB,
     )
@@ -133,7 +140,9 @@ def reports(draw: st.DrawFn, placement: Placement) -> Reports:
         dead=tuple(draw(st.lists(st.tuples(SERVERS, st.sampled_from("ab")), max_size=3))),
         drains=draw(st.dictionaries(SERVERS, st.booleans(), max_size=2)),
         in_step=tuple(draw(st.lists(said, max_size=6))),
-        suspicions=tuple(draw(st.lists(st.builds(Suspicion, SERVERS, SERVERS, NUMBERS)))),
+        suspicions=tuple(
+            draw(st.lists(st.builds(Suspicion, SERVERS, SERVERS, NUMBERS), max_size=3))
+        ),
         overdue=tuple(
             (bucket, joining)
             for bucket, place in placement.buckets.items()

@@ -80,6 +80,20 @@ def test_a_successor_gives_every_member_its_time(attendance: Attendance) -> None
     assert attendance.alive(12.5) == {0, 1, 2}
 
 
+def test_fresh_is_who_was_heard_this_very_moment(attendance: Attendance) -> None:
+    attendance.expect(first(3, 3), 0.0)
+    assert attendance.fresh(0.0) == frozenset(), "to be expected is not to be heard"
+    for server in range(3):
+        attendance.hear(beat(server), f"wire {server}", 1.0)
+    attendance.hang_up("wire 1", 1.1)
+    assert attendance.fresh(1.2) == {0, 2}
+    attendance.hear(beat(2), "wire 2", 1.2)
+    assert attendance.fresh(1.4) == {2}
+    attendance.forgive(60.0, 61.4)
+    assert attendance.fresh(61.4) == frozenset()
+    assert attendance.alive(61.4) == {0, 2}
+
+
 def test_a_suspicion_must_be_said_twice_in_a_row(attendance: Attendance) -> None:
     attendance.hear(beat(0, suspects=frozenset({2}), known=4), "wire", 0.0)
     assert attendance.suspicions(0.0) == ()

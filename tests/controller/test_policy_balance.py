@@ -14,7 +14,16 @@ from manyhands.controller.failover import admit
 from manyhands.controller.policies import Reports, decide
 from manyhands.controller.view import View, held_bytes, in_step, primary_bytes
 from manyhands.parameter_server.placement import Placement
-from tests.controller.placements import MB, at_rest, claims, first, member, members, view_of
+from tests.controller.placements import (
+    MB,
+    PATIENT,
+    at_rest,
+    claims,
+    first,
+    member,
+    members,
+    view_of,
+)
 
 COPIES = st.integers(1, 3)
 
@@ -43,6 +52,7 @@ def spread_over_hosts(placement: Placement, view: View) -> bool:
     return True
 
 
+@settings(**PATIENT)
 @given(st.integers(1, 6), COPIES, st.integers(1, 3), st.lists(st.integers(1, 9), min_size=1))
 def test_the_first_placement_has_all_copies_spread(
     servers: int, copies: int, hosts: int, sizes: list[int]
@@ -68,7 +78,7 @@ def test_the_first_placement_is_even_and_stays(servers: int, copies: int) -> Non
     assert decide(placement, view, Reports(), calm=True) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, **PATIENT)
 @given(
     st.integers(2, 6),
     COPIES,
@@ -110,7 +120,7 @@ def test_a_new_server_gets_its_share_by_moves_to_it_alone(servers: int, copies: 
     assert arrived <= 60 * servers * min(copies, servers) / (servers + 1) + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, **PATIENT)
 @given(
     st.integers(1, 5),
     st.integers(1, 3),

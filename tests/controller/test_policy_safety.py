@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from manyhands.controller import failover
 from manyhands.controller.policies import Reports, decide
+from manyhands.controller.view import View
 from manyhands.parameter_server.placement import BucketPlace, Placement
-from tests.controller.placements import first, placements, reports, views
+from tests.controller.placements import PATIENT, first, placements, reports, views
 
 CASES = st.data()
 
@@ -42,7 +43,7 @@ def complete(bucket: int, place: BucketPlace, heard: Reports, lost: set[int]) ->
     return found - lost
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, **PATIENT)
 @given(CASES)
 def test_only_complete_copies_lead_or_count(data: st.DataObject) -> None:
     before = data.draw(placements())
@@ -55,6 +56,7 @@ def test_only_complete_copies_lead_or_count(data: st.DataObject) -> None:
     assert after.buckets.keys() == before.buckets.keys()
     lost = gone(before, heard)
     for bucket, place in before.buckets.items():
+        check_given_up(view, after.buckets[bucket], complete(bucket, place, heard, lost))
         check_bucket(
             before, after, place, after.buckets[bucket], complete(bucket, place, heard, lost)
         )
@@ -80,6 +82,13 @@ def check_bucket(
     assert in_step <= after.members.keys()
 
 
+def check_given_up(view: View, new: BucketPlace, fit: set[int]) -> None:
+    """A complete copy is given up only for a primary that is heard this very moment."""
+    if fit - {new.primary, *new.mirrors}:
+        assert view.is_fresh(new.primary)
+
+
+@settings(**PATIENT)
 @given(CASES)
 def test_no_decision_follows_from_the_same_words_twice(data: st.DataObject) -> None:
     """A word is worth something once: said again, it must not undo what came of it."""
@@ -95,6 +104,7 @@ def test_no_decision_follows_from_the_same_words_twice(data: st.DataObject) -> N
             assert {again.buckets[bucket].primary, *again.buckets[bucket].mirrors} <= fit | {None}
 
 
+@settings(**PATIENT)
 @given(CASES)
 def test_a_silent_server_is_waited_for_when_it_holds_the_only_copy(data: st.DataObject) -> None:
     before = data.draw(placements())
@@ -111,6 +121,7 @@ def test_a_silent_server_is_waited_for_when_it_holds_the_only_copy(data: st.Data
             )
 
 
+@settings(**PATIENT)
 @given(CASES)
 def test_a_bucket_with_a_complete_copy_that_is_heard_has_a_primary(data: st.DataObject) -> None:
     before = data.draw(placements())

@@ -15,6 +15,7 @@ from manyhands.controller.heartbeat import Heartbeat
 from manyhands.errors import StaleRoute
 from manyhands.parameter_server.placement import Member, Placement
 
+_FRESH_S = 0.25  # two heartbeats and a half
 _BEATS_OF_SUSPICION = 2  # a server that was paused itself finds everybody late, once
 
 
@@ -23,10 +24,11 @@ class _Heard:
     """One server, by its newest process."""
 
     member: Member
-    last_s: float
+    last_s: float  # when it was heard, or when waiting for it began
     connection: Hashable = None
     closed_s: float | None = None
     beat: Heartbeat | None = None
+    beat_s: float = float("-inf")
     suspected: dict[int, int] = field(default_factory=dict)  # server -> beats in a row
     progress: Mapping[int, int] = field(default_factory=dict)  # not every heartbeat brings it
 
@@ -65,7 +67,7 @@ class Attendance:
         heard.suspected = {
             suspect: heard.suspected.get(suspect, 0) + 1 for suspect in beat.suspects
         }
-        heard.beat = beat
+        heard.beat, heard.beat_s = beat, now
         heard.progress = beat.progress or heard.progress
         return new or bool(beat.in_step or beat.suspects)
 
@@ -92,6 +94,14 @@ class Attendance:
     def alive(self, now: float) -> frozenset[int]:
         """The servers that are heard."""
         return frozenset(n for n, heard in self._heard.items() if self._is_heard(heard, now))
+
+    def fresh(self, now: float) -> frozenset[int]:
+        """The servers that are heard this very moment, on a connection that is open."""
+        return frozenset(
+            server
+            for server, heard in self._heard.items()
+            if heard.closed_s is None and now - heard.beat_s <= _FRESH_S
+        )
 
     def members(self) -> Mapping[int, Member]:
         """Every server that spoke or is expected to, by its newest process."""

@@ -226,7 +226,9 @@ class Controller:
             return self._first()
         with self._news:
             seen = self._impressions.impression(placement, time.monotonic())
-        looked_at = (placement.version, seen.view.alive, seen.view.avoided, seen.reports, seen.calm)
+        view = seen.view
+        about = (view.alive, view.fresh, view.avoided, seen.reports, seen.calm)
+        looked_at = (placement.version, *about)
         if looked_at == self._undecided:
             return None
         draft = policies.decide(placement, seen.view, seen.reports, calm=seen.calm)

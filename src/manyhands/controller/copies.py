@@ -66,7 +66,7 @@ def drop_suspects(placement: Placement, suspicions: Iterable[Suspicion], view: V
     led = primary_bytes(placement, view, view.lasting(placement))
     changed: dict[int, BucketPlace] = {}
     for bucket, place in placement.buckets.items():
-        if place.primary is not None and place.primary in suspected:
+        if place.primary in suspected and view.is_fresh(place.primary):
             after = _without_suspects(bucket, place, suspected[place.primary], view, led)
             if after != place:
                 changed[bucket] = after
@@ -113,12 +113,15 @@ def trim(placement: Placement, view: View) -> Placement:
     held = held_bytes(placement, view, view.alive)
     changed: dict[int, BucketPlace] = {}
     for bucket, place in sorted(placement.buckets.items()):
+        if not view.is_fresh(place.primary):
+            continue
         after = _without_leaving(place, view, lasting)
-        spare = len(lasting.intersection(in_step(after))) - view.copies
-        for _ in range(spare):
-            server = _most_dispensable(placement, after, lasting, held)
-            held[server] -= view.loads[bucket]
-            after = _released(after, server, lasting, bucket, view)
+        staying = lasting.intersection(in_step(after))
+        if all(view.is_fresh(server) for server in staying):  # else there is no hurry
+            for _ in range(len(staying) - view.copies):
+                server = _most_dispensable(placement, after, lasting, held)
+                held[server] -= view.loads[bucket]
+                after = _released(after, server, lasting, bucket, view)
         if after != place:
             changed[bucket] = after
     return with_places(placement, changed)
@@ -206,7 +209,7 @@ def _without_suspects(
     led: dict[int, int],
 ) -> BucketPlace:
     answering = tuple(mirror for mirror in place.mirrors if mirror not in suspects)
-    heard = tuple(mirror for mirror in place.mirrors if mirror in view.alive)
+    heard = tuple(mirror for mirror in place.mirrors if view.is_fresh(mirror))
     if not answering and len(heard) > 1:
         chosen = most_advanced(bucket, heard, view, led)
         led[chosen] = led.get(chosen, 0) + view.loads[bucket]
@@ -254,12 +257,6 @@ def _released(
     place: BucketPlace, server: int, lasting: frozenset[int], bucket: int, view: View
 ) -> BucketPlace:
     if server == place.primary:
-        heirs = [mirror for mirror in place.mirrors if mirror in lasting]
-        return promote(
-            place, min(heirs, key=lambda heir: (_behind(view, heir, bucket), heir)), keep=False
-        )
+        heirs = tuple(mirror for mirror in place.mirrors if mirror in lasting)
+        return promote(place, most_advanced(bucket, heirs, view, {}), keep=False)
     return replace(place, mirrors=tuple(mirror for mirror in place.mirrors if mirror != server))
-
-
-def _behind(view: View, server: int, bucket: int) -> int:
-    return -view.progress.get(server, {}).get(bucket, -1)

@@ -69,9 +69,13 @@ def _go_on(bucket: int, place: BucketPlace, view: View, led: dict[int, int]) -> 
     heard = tuple(mirror for mirror in place.mirrors if mirror in view.alive)
     filling = tuple(joining for joining in place.joining if joining.server in view.alive)
     if place.primary in view.alive:
-        return replace(place, mirrors=heard, joining=filling)
+        kept = heard if view.is_fresh(place.primary) else place.mirrors
+        return replace(place, mirrors=kept, joining=filling)
     if heard:
-        chosen = most_advanced(bucket, heard, view, led)
+        fresh = tuple(mirror for mirror in heard if view.is_fresh(mirror))
+        chosen = most_advanced(bucket, fresh or heard, view, led)
+        if not fresh:  # it may be gone as well: nobody is given up for its sake
+            return promote(place, chosen, keep=True)
         rest = replace(place, primary=None, mirrors=heard, joining=filling)
         return promote(rest, chosen, keep=False)
     if place.primary is None and not place.mirrors and led:

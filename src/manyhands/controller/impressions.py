@@ -83,6 +83,7 @@ class Impressions:
         self._note_quarrels(placement, reports, now)
         view = View(
             alive=self.attendance.alive(now),
+            fresh=self.attendance.fresh(now),
             loads=self._loads,
             copies=self._settings.copies,
             progress=self.attendance.progress(),

@@ -37,7 +37,7 @@ def decide(
     for member in reports.arrived:
         draft = failover.admit(draft, member)
     draft = draining.mark(draft, reports.drains)
-    view = replace(view, alive=view.alive & draft.members.keys())
+    view = _of_members(view, draft)
     draft = copies.accept_in_step(draft, reports.in_step)
     draft = copies.drop_suspects(draft, reports.suspicions, view)
     draft = copies.abandon(draft, reports.overdue)
@@ -50,6 +50,13 @@ def decide(
     draft = copies.renew_joins(draft, placement)
     same = draft.members == placement.members and draft.buckets == placement.buckets
     return None if same else draft
+
+
+def _of_members(view: View, placement: Placement) -> View:
+    """Without servers that are heard and no members (any more)."""
+    members = placement.members.keys()
+    fresh = None if view.fresh is None else view.fresh & members
+    return replace(view, alive=view.alive & members, fresh=fresh)
 
 
 def _evened(draft: Placement, view: View) -> Placement:

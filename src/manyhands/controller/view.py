@@ -16,16 +16,24 @@ from manyhands.parameter_server.placement import BucketPlace, Placement
 class View:
     """One moment as the controller sees it.
 
+    A server is missed only after a while, so one that counts as `alive` may be dead already. On the
+    word of a primary, or for its sake, a complete copy is given up only while it is `fresh`.
+
     `avoided` holds pairs of servers, both ways round, that did not reach each other of late. No
     more than `join_bytes` are copied to one server, and from one, at a time; one bucket always is.
     """
 
     alive: frozenset[int]
+    fresh: frozenset[int] | None = None  # heard this very moment; None: all that are alive
     loads: Mapping[int, int]  # bytes of each bucket
     copies: int
     progress: Mapping[int, Mapping[int, int]] = field(default_factory=dict)  # server, bucket
     avoided: frozenset[tuple[int, int]] = frozenset()
     join_bytes: int = 64 << 20
+
+    def is_fresh(self, server: int | None) -> bool:
+        """Whether it was heard this very moment."""
+        return server in (self.alive if self.fresh is None else self.fresh)
 
     def lasting(self, placement: Placement) -> frozenset[int]:
         """Servers that are heard and stay: those that copies may be put on."""
