@@ -38,12 +38,17 @@ def in_run(address: str, run: str) -> str:
     return parts._replace(path=f"{parts.path.rstrip('/')}/{quote(run)}").geturl()
 
 
+def etcd_endpoints(address: str) -> tuple[tuple[str, int], ...]:
+    """The hosts and ports of an etcd's address; ConfigError for one that is none."""
+    return tuple(_endpoint(text, address) for text in urlsplit(address).netloc.split(","))
+
+
 def _open_etcd(address: str) -> Registry:
     from manyhands.controller.etcd_gateway import EtcdGateway
     from manyhands.controller.etcd_registry import EtcdRegistry
 
     parts = urlsplit(address)
-    endpoints = tuple(_endpoint(text, address) for text in parts.netloc.split(","))
+    endpoints = etcd_endpoints(address)
     files = {name: values[0] for name, values in parse_qs(parts.query).items()}
     context = _tls_context(files, address) if parts.scheme == "etcds" else None
     name = unquote(parts.path.strip("/")) or "default"

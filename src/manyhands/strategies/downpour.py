@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
+from manyhands.controller.registry_address import etcd_endpoints
 from manyhands.errors import ConfigError
 from manyhands.optim.rules import Outer, Rule
 from manyhands.replica.pool import usable_cores
@@ -42,6 +43,8 @@ from manyhands.strategies.strategy import (
     Strategy,
     TrainingJob,
 )
+
+_SHORTEST_LEASE_S = 0.3  # three heartbeats: of fewer, one that is late costs a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +131,17 @@ class Downpour(Strategy):
                 f"Downpour: copies is {self.copies} and servers is {self.servers}; expected at "
                 "most 3 copies, each on a server of its own."
             )
-        for name in ("write_back_s", "lease_s"):
-            value = getattr(self, name)
-            if value is None and name == "write_back_s":
-                continue
-            if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-                raise ConfigError(f"Downpour: {name} is {value!r}; expected seconds > 0.")
-        if self.registry != "embedded" and not self.registry.startswith(("etcd://", "etcds://")):
-            raise ConfigError(
-                f"Downpour: registry is {self.registry!r}; expected 'embedded' or "
-                "'etcd://host:port,host:port'."
-            )
+        if self.write_back_s is not None:
+            _check_seconds("write_back_s", self.write_back_s)
+        _check_seconds("lease_s", self.lease_s, least=_SHORTEST_LEASE_S)
+        for name in ("host", "replication_host", "admin_host"):
+            host = getattr(self, name)
+            if not (host is None and name != "host") and not (isinstance(host, str) and host):
+                raise ConfigError(f"Downpour: {name} is {host!r}; expected a name or an address.")
+        _check_registry(self.registry)
         if self.faults is not None:
+            if not isinstance(self.faults, FaultPlan):
+                raise ConfigError(f"Downpour: faults is {self.faults!r}; expected a FaultPlan.")
             self.faults.check(servers=self.servers, replicas=self.replicas)
 
     @property
@@ -189,6 +191,25 @@ class Downpour(Strategy):
         if self.faults is not None:
             parts["faults"] = self.faults.in_words()
         return {"name": self.name, **plain, **parts}
+
+
+def _check_seconds(name: str, value: object, *, least: float = 0.0) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and 0 < value < float("inf") and value >= least:  # type: ignore[operator]
+        return
+    expected = f">= {least:g}" if least else "> 0"
+    raise ConfigError(f"Downpour: {name} is {value!r}; expected seconds {expected}.")
+
+
+def _check_registry(registry: object) -> None:
+    if registry == "embedded":
+        return
+    if not isinstance(registry, str) or not registry.startswith(("etcd://", "etcds://")):
+        raise ConfigError(
+            f"Downpour: registry is {registry!r}; expected 'embedded' or "
+            "'etcd://host:port,host:port'."
+        )
+    etcd_endpoints(registry)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from manyhands.errors import ConfigError
 
-_NAME = re.compile(r"(server|replica)/\d+|controller")
+_NAME = re.compile(r"(server|replica)/[0-9]+|controller")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +157,8 @@ def _check_moment(at_push: int | None, at_s: float | None) -> None:
         raise ConfigError(
             f"FaultPlan: at_push={at_push!r} and at_s={at_s!r} are both given; give one of them."
         )
+    if isinstance(at_push, bool) or isinstance(at_s, bool):
+        raise ConfigError("FaultPlan: at_push and at_s are numbers, not True or False.")
     if at_push is not None and (not isinstance(at_push, int) or at_push < 0):
         raise ConfigError(f"FaultPlan: at_push is {at_push!r}; expected a whole number >= 0.")
     if at_s is not None and (not isinstance(at_s, (int, float)) or not 0 <= at_s < float("inf")):
