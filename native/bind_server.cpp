@@ -164,7 +164,8 @@ void bind_server(nb::module_& m) {
            "shared_fd"_a = -1, "shared_bytes"_a = 0, "peer"_a = -1)
       .def("disconnect", &ChunkServer::disconnect, "client"_a, release())
       .def("hold", &hold, "chunks"_a, nb::kw_only(), "role"_a, "lease"_a,
-           "mirrors"_a = std::vector<int>(), "joining"_a = std::vector<std::pair<int, std::int64_t>>())
+           "mirrors"_a = std::vector<int>(),
+           "joining"_a = std::vector<std::pair<int, std::int64_t>>())
       .def("adopt_peer", &ChunkServer::adopt_peer, "fd"_a, nb::kw_only(), "lane"_a, "peer"_a,
            release())
       .def("drop_peer", &ChunkServer::drop_peer, "peer"_a, release())

@@ -2,7 +2,7 @@
 //
 // An update applies once: one whose sequence number the chunk has seen is only acknowledged. Its
 // staleness is how many updates the chunk took since the version that it was computed at. What a
-// primary sends to a copy was decided there: it applies at exactly one place in the chunk's history.
+// primary sends to a copy was decided there: it applies at one place in the chunk's history only.
 #pragma once
 
 #include <cstdint>

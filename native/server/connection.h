@@ -1,4 +1,4 @@
-// A connection to one lane, of a client or of another server: its socket, its requests, its replies.
+// A connection to one lane, of a client or of another server: its requests and its replies.
 #pragma once
 
 #include <utility>

@@ -81,7 +81,7 @@ void Follower::take_snapshot(Connection& from, const Frame& frame, std::size_t r
   if (chunk.last_lease() == h.lease && head->version < chunk.version()) {
     return from.replies.refuse(reply, Refusal::kOutOfStep,
                                "This copy of chunk " + std::to_string(h.chunk) + " is at version " +
-                                   std::to_string(chunk.version()) + "; the snapshot is of version " +
+                                   std::to_string(chunk.version()) + "; the snapshot is of " +
                                    std::to_string(head->version) + ".");
   }
   restore(chunk, *head, frame.payload);

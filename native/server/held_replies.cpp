@@ -12,7 +12,8 @@ bool HeldReplies::hold(const Update& update, const Span& chunks, std::size_t ahe
   if (std::all_of(chunks.begin(), chunks.end(), safe)) return false;
   const std::uint32_t number = take_place();
   Held& held = held_[number];
-  held = {update.from, update.frame->header, chunks.first, chunks.first->version() + ahead, 0, false};
+  const std::uint64_t version = chunks.first->version() + ahead;
+  held = {update.from, update.frame->header, chunks.first, version, 0, false};
   const std::int64_t now = now_ns();
   for (Chunk& chunk : chunks) {
     if (safe(chunk)) continue;

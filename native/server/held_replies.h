@@ -1,8 +1,8 @@
 // Replies to updates that are applied here but not yet by every copy that must have them.
 //
 // A reply leaves when the copies have the version that it waits for, or as a refusal when this
-// server stops being the chunk's primary. A connection that closes meanwhile is forgotten: its client
-// asks again, and the update is recognised. Replies that are held do not hold up those behind them.
+// server stops being the chunk's primary. A connection that closes meanwhile is forgotten: its
+// client asks again, and the update is recognised. Held replies do not hold up those behind them.
 #pragma once
 
 #include <cstdint>

@@ -50,8 +50,8 @@ class Lane {
              std::uint8_t* memory);
   void stop();
 
-  // From any thread. What is asked for is done on the lane's thread, between two rounds, in the order
-  // in which it was asked for; nothing is when the lane has ended.
+  // From any thread. What is asked for is done on the lane's thread, between two rounds and in the
+  // order in which it was asked for; nothing is when the lane has ended.
   void adopt(int fd, const Sender& sender, ClientMemory memory);
   void disconnect(std::uint64_t client);
   void hold(HoldOrder order);

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "server/clock.h"
 #include "server/snapshot.h"
@@ -17,8 +16,6 @@ using wire::Refusal;
 
 namespace {
 
-// With more than this on its way to a slow peer, updates to it are folded into later snapshots.
-constexpr std::size_t kOutboxBytes = std::size_t{8} << 20;
 // A lane goes on serving its clients while it fills a copy.
 constexpr std::size_t kSnapshotBytesPerRound = std::size_t{4} << 20;
 
@@ -36,7 +33,7 @@ Replication::Replication(std::uint32_t lane, LaneContext& context, HeldReplies& 
       watch_(watch),
       events_(events),
       shipment_(context.store.size()),
-      keepsakes_(context.pool) {}
+      courier_(context) {}
 
 // --- roles and peers
 
@@ -77,7 +74,7 @@ void Replication::adopt(int fd, int peer) {
   made.moved_ns = now_ns();
   made.muted = contains(muted_, peer);
   watch_.set(made, EPOLLIN);
-  if (context_.arena) introduce(made);
+  courier_.introduce(made);
   for (Chunk& chunk : context_.store.all()) {
     if (Copy* copy = chunk.copies.find(peer)) align(chunk, *copy);
   }
@@ -92,11 +89,7 @@ void Replication::drop(int peer) {
 
 // Nothing is known of the copies there until there is a new connection.
 void Replication::lose(Peer& peer) {
-  for (Unanswered& sent : peer.unanswered) {
-    if (sent.shown) haunted_.emplace_back(peer.number, std::move(sent.shown));
-  }
-  peer.unanswered.clear();
-  peer.snapshots_due.clear();
+  courier_.abandon(peer);
   for (Chunk& chunk : context_.store.all()) {
     Copy* copy = chunk.copies.find(peer.number);
     if (!copy) continue;
@@ -176,14 +169,7 @@ void Replication::receive() {
 }
 
 void Replication::answered(Peer& peer, const Unanswered& sent, const wire::Header& answer) {
-  if (sent.kind == Kind::kShare) {
-    peer.shares = static_cast<Kind>(answer.kind) == Kind::kAck && answer.count == 1;
-    // It has closed what was before this connection.
-    haunted_.erase(std::remove_if(haunted_.begin(), haunted_.end(),
-                                  [&](const auto& h) { return h.first == peer.number; }),
-                   haunted_.end());
-    return;
-  }
+  if (sent.kind == Kind::kShare) return courier_.take_introduction(peer, answer);
   Chunk& chunk = context_.store.at(sent.slot);
   Copy* copy = chunk.copies.find(peer.number);
   if (!copy || copy->turn != sent.turn) return;
@@ -229,67 +215,12 @@ void Replication::take_refusal(Peer& peer, Chunk& chunk, Copy& copy, const Unans
 
 // --- sending
 
-void Replication::await(Peer& peer, Kind kind, const Chunk& chunk, Copy& copy,
-                        std::uint64_t version, bool more) {
-  ++copy.under_way;
-  peer.unanswered.push_back(
-      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more, nullptr});
-}
-
-// Asks whether the other end can read our memory.
-void Replication::introduce(Peer& peer) {
-  Parcel parcel;
-  parcel.header = context_.arena->introduction();
-  peer.outbox.add(std::move(parcel));
-  peer.unanswered.push_back({Kind::kShare, 0, 0, 0, 0, now_ns(), false, nullptr});
-}
-
-bool Replication::can_show(const Peer& peer, std::size_t bytes) const {
-  return peer.shares && bytes >= kLeastShared;
-}
-
-// The payload of the frame that is about to be sent is not sent: the other end reads it here, and
-// it stays here until the frame is answered.
-void Replication::show(Peer& peer, Parcel& parcel, std::shared_ptr<Block> payload,
-                       std::size_t bytes) {
-  parcel.show(context_.arena->offset_of(payload->data()), bytes);
-  peer.shown_bytes += payload->bytes();
-  peer.unanswered.back().shown = std::move(payload);
-}
-
-// The update's payload in memory that others can read, if there is room.
-std::shared_ptr<Block> Replication::in_arena(const Shipped& shipped) {
-  const Frame& frame = *shipped.frame;
-  std::shared_ptr<Block> block = frame.block;
-  if (!block) block = keepsakes_.keep(frame.payload, frame.header.payload_bytes);
-  return context_.arena->contains(block->data()) ? block : nullptr;
-}
-
-// The same for a snapshot, made once for all who need it in this round.
-std::shared_ptr<Block> Replication::whole_snapshot(const Chunk& chunk) {
-  std::shared_ptr<Block> block = keepsakes_.find(&chunk);
-  if (!block) {
-    block = std::make_shared<Block>(
-        context_.pool.take(snapshot_bytes(*chunk.shape, chunk.log.clients())));
-    write_snapshot(chunk, block->data());
-    keepsakes_.add(&chunk, block);
-  }
-  return context_.arena->contains(block->data()) ? block : nullptr;
-}
-
 void Replication::align(Chunk& chunk, Copy& copy) {
   Peer* peer = find(copy.peer);
   if (!peer) return;
   copy.begin_turn(++turns_, Standing::kAsked);
   copy.eager = copy.mirror;
-  Parcel parcel;
-  parcel.header.kind = static_cast<std::uint8_t>(Kind::kAlign);
-  parcel.header.chunk = chunk.shape->chunk;
-  parcel.header.lease = chunk.lease;
-  parcel.header.seen = chunk.version();
-  parcel.header.place = chunk.last_lease();
-  peer->outbox.add(std::move(parcel));
-  await(*peer, Kind::kAlign, chunk, copy, chunk.version(), false);
+  courier_.align(*peer, chunk, copy);
 }
 
 // It gets a snapshot instead of updates, when it has answered what is under way: what comes until
@@ -322,7 +253,7 @@ void Replication::flush() {
     if (!p->dead) push_out(*p);
   }
   shipment_.clear();
-  keepsakes_.forget_originals();
+  courier_.end_round();
   bury_dead();
 }
 
@@ -334,16 +265,16 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
   };
   const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
   if (all && !shipment_.as_snapshot(shipped) && !worth_folding(peer, shipped) &&
-      peer.outbox.bytes() + peer.shown_bytes < kOutboxBytes) {
-    return ship_update(peer, shipped);
+      !courier_.laden(peer)) {
+    return courier_.send_update(peer, shipped);
   }
   for (Chunk& chunk : shipped.chunks) {
     if (streams(chunk)) mark_behind(peer, chunk, *chunk.copies.find(peer.number));
   }
 }
 
-// Where a snapshot is hardly larger than the update, one that waits for the answer to the last frame
-// brings everything that several clients push meanwhile.
+// Where a snapshot is hardly larger than the update, one that waits for the answer to the last
+// frame brings everything that several clients push meanwhile.
 bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const {
   if (shipped.chunks.count > 1) return false;
   Chunk& chunk = *shipped.chunks.first;
@@ -353,78 +284,23 @@ bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const 
              3 * std::uint64_t{shipped.frame->header.payload_bytes};
 }
 
-void Replication::ship_update(Peer& peer, const Shipped& shipped) {
-  const wire::Header& header = shipped.frame->header;
-  const std::size_t bytes = header.payload_bytes;
-  for (std::size_t i = 0; i < shipped.chunks.count; ++i) {
-    Chunk& chunk = shipped.chunks.first[i];
-    await(peer, static_cast<Kind>(header.kind), chunk, *chunk.copies.find(peer.number),
-          shipped.version(i), i + 1 < shipped.chunks.count);
-  }
-  const auto shown = can_show(peer, bytes) ? in_arena(shipped) : nullptr;
-  Parcel parcel = shipped.parcel(/*with_payload=*/!shown);
-  if (shown) show(peer, parcel, shown, bytes);
-  peer.outbox.add(std::move(parcel));
-  context_.counters.replicated_updates.add();
-  context_.counters.replicated_bytes.add(bytes);
-}
-
 void Replication::send_due_snapshots(Peer& peer) {
   std::size_t sent = 0;
-  while (!peer.snapshots_due.empty() && sent < kSnapshotBytesPerRound &&
-         peer.outbox.bytes() + peer.shown_bytes < kOutboxBytes) {
+  while (!peer.snapshots_due.empty() && sent < kSnapshotBytesPerRound && !courier_.laden(peer)) {
     Chunk& chunk = context_.store.at(peer.snapshots_due.front());
     peer.snapshots_due.pop_front();
     Copy* copy = chunk.copies.find(peer.number);
     if (!copy || copy->standing != Standing::kBehind) continue;
-    send_snapshot(peer, chunk, *copy);
+    copy->standing = Standing::kInStep;
+    copy->required = true;
+    courier_.send_snapshot(peer, chunk, *copy);
     sent += snapshot_bytes(*chunk.shape, 0);
   }
 }
 
-void Replication::send_snapshot(Peer& peer, Chunk& chunk, Copy& copy) {
-  const SnapshotHead head = head_of(chunk);
-  const std::size_t bytes = snapshot_bytes(*chunk.shape, head.clients);
-  copy.standing = Standing::kInStep;
-  copy.required = true;
-  await(peer, Kind::kSnapshot, chunk, copy, head.version, false);
-  const auto shown = can_show(peer, bytes) ? whole_snapshot(chunk) : nullptr;
-  Parcel parcel;
-  if (!shown) add_parts(chunk, head, parcel);
-  parcel.header.kind = static_cast<std::uint8_t>(Kind::kSnapshot);
-  parcel.header.chunk = chunk.shape->chunk;
-  parcel.header.lease = chunk.lease;
-  parcel.header.count = head.clients;
-  if (shown) show(peer, parcel, shown, bytes);
-  peer.outbox.add(std::move(parcel));
-  context_.counters.snapshots_sent.add();
-  context_.counters.replicated_bytes.add(bytes);
-}
-
-// Arrays are sent from where they lie.
-void Replication::add_parts(const Chunk& chunk, const SnapshotHead& head, Parcel& parcel) {
-  const std::vector<SequenceLog::Last> log = chunk.log.last_updates();
-  const std::size_t log_bytes = log.size() * sizeof(SequenceLog::Last);
-  auto small = std::make_shared<Block>(context_.pool.take(sizeof head + log_bytes));
-  std::memcpy(small->data(), &head, sizeof head);
-  if (log_bytes > 0) std::memcpy(small->data() + sizeof head, log.data(), log_bytes);
-  parcel.add(small->data(), sizeof head, small);
-  for (std::size_t i = 0; i < head.arrays; ++i) {
-    parcel.add(chunk.array(i), chunk.shape->floats() * sizeof(float));
-  }
-  parcel.add(small->data() + sizeof head, log_bytes, small);
-}
-
 void Replication::push_out(Peer& peer) {
-  if (!peer.muted && peer.writable) {
-    send_due_snapshots(peer);
-    bool moved = false;
-    const Sent sent = peer.outbox.send(peer.fd(), moved);
-    if (moved) peer.moved_ns = now_ns();
-    peer.dead |= sent == Sent::kBroken;
-    peer.writable = sent == Sent::kAll;
-  }
-  peer.outbox.keep(keepsakes_);
+  if (!peer.muted && peer.writable) send_due_snapshots(peer);
+  courier_.push_out(peer);
   const bool more = !peer.outbox.empty() || !peer.snapshots_due.empty();
   watch_.set(peer, more ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }

@@ -13,11 +13,11 @@
 #include <memory>
 #include <vector>
 
+#include "server/courier.h"
 #include "server/events.h"
 #include "server/held_replies.h"
 #include "server/peer.h"
 #include "server/shipment.h"
-#include "server/snapshot.h"
 #include "server/watch.h"
 
 namespace mh::server {
@@ -77,18 +77,8 @@ class Replication {
   void disagree(Peer& peer, Chunk& chunk, Copy& copy);
   void ship(Peer& peer, const Shipped& shipped);
   bool worth_folding(const Peer& peer, const Shipped& shipped) const;
-  void ship_update(Peer& peer, const Shipped& shipped);
   void send_due_snapshots(Peer& peer);
-  void send_snapshot(Peer& peer, Chunk& chunk, Copy& copy);
-  void add_parts(const Chunk& chunk, const SnapshotHead& head, Parcel& parcel);
   void push_out(Peer& peer);
-  void await(Peer& peer, wire::Kind kind, const Chunk& chunk, Copy& copy, std::uint64_t version,
-             bool more);
-  void introduce(Peer& peer);
-  void show(Peer& peer, Parcel& parcel, std::shared_ptr<Block> payload, std::size_t bytes);
-  bool can_show(const Peer& peer, std::size_t bytes) const;
-  std::shared_ptr<Block> in_arena(const Shipped& shipped);
-  std::shared_ptr<Block> whole_snapshot(const Chunk& chunk);
 
   const std::uint32_t lane_;
   LaneContext& context_;
@@ -96,12 +86,9 @@ class Replication {
   Watch& watch_;
   Events& events_;
   Shipment shipment_;
-  Keepsakes keepsakes_;
+  Courier courier_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<int> muted_;
-  // Payloads that were shown over connections which are gone: the other end may still come upon
-  // what it has not read of them, until it has taken a new connection.
-  std::vector<std::pair<int, std::shared_ptr<Block>>> haunted_;
   std::uint64_t turns_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Stage 4 of a lane's round: a connection's replies, in the order of its requests but for those that
-// wait for copies (held_replies.h).
+// Stage 4 of a lane's round: a connection's replies, in the order of its requests but for those
+// that wait for copies (held_replies.h).
 //
 // Several leave in one system call. Values are sent from the weights themselves, without a copy; a
 // reply that the socket takes in parts may therefore carry values newer than the version it names.

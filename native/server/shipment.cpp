@@ -48,7 +48,9 @@ void Shipment::add(const Frame* frame, const Span& chunks, float rate) {
 
 void Shipment::close() {
   for (const Shipped& s : all_) {
-    for (const Chunk& chunk : s.chunks) marks_[chunk.shape->slot] = {chunk.shape->slot, false, 0, 0};
+    for (const Chunk& chunk : s.chunks) {
+      marks_[chunk.shape->slot] = {chunk.shape->slot, false, 0, 0};
+    }
   }
   for (const Shipped& s : all_) {
     if (s.chunks.count == 1) continue;

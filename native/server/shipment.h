@@ -1,8 +1,8 @@
 // What a round applied to chunks that have copies, and in which form it goes there.
 //
-// The updates of a chunk go as they came or as a snapshot of what they made of it, whichever is fewer
-// bytes: many updates of one round become one. Chunks that factors updated together are judged
-// together, so that factors never meet a chunk that is ahead of them.
+// The updates of a chunk go as they came or as a snapshot of what they made of it, whichever is
+// fewer bytes: many updates of one round become one. Chunks that factors updated together are
+// judged together, so that factors never meet a chunk that is ahead of them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace mh::server {
 
-// Where chunks are in their histories, as an update to them names it beside the first one's version:
-// the lease of the first one's last update, and of several a mark of all their positions.
+// Where chunks are in their histories, as an update to them names it beside the first's version:
+// the lease of the first's last update, and of several a mark of all their positions.
 std::uint64_t place_of(const Span& chunks);
 
 struct Shipped {

@@ -99,7 +99,8 @@ void require_accepted_fits(const Header& h, const server::Sender& sender,
               "an accepted snapshot has its chunk's size");
       break;
     case Kind::kSet:
-      require((sender.admin || sender.peer >= 0) && h.payload_bytes == 4 * floats && count <= shape.states,
+      require((sender.admin || sender.peer >= 0) && h.payload_bytes == 4 * floats &&
+                  count <= shape.states,
               "an accepted array has its chunk's size");
       break;
     default:
@@ -145,7 +146,7 @@ struct Target {
   }
   ~Target() { close(memory); }
 
-  // A copy that was told of a very high lease takes nothing any more: now and then there is another.
+  // A copy that heard of a very high lease takes nothing any more: now and then there is another.
   void renew() {
     primary = made(true, true);
     copy = made(true, true);

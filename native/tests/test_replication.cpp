@@ -1,6 +1,6 @@
-// Two chunk servers that are each other's copies, under many hands at once: clients push to both while
-// their connections break and come back, roles are given again and others watch. Nothing may race,
-// and every push counts once on both.
+// Two chunk servers that are each other's copies, under many hands at once: clients push to both
+// while their connections break and come back, roles are given again and others watch. Nothing may
+// race, and every push counts once on both.
 #include <atomic>
 #include <thread>
 

@@ -1,4 +1,7 @@
-"""Several chunk servers in one process, joined by socket pairs as the servers of a run are."""
+"""Several chunk servers in one process, joined by socket pairs as the servers of a run are.
+
+And what plays one of them: a copy or a primary that does what the test says.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from raw_client import Floats, RawClient, eventually
+from raw_client import Floats, Kind, RawClient, Reply, eventually
 
 from manyhands import _native
+from manyhands.messages import Refusal
 
 HEAD = struct.Struct("<QQIIQII")
+SIZE = 50  # numbers of a small chunk
+ONES = np.ones(SIZE, np.float32)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,10 @@ class Copies:
         self.servers[server].adopt(theirs.detach(), lane=lane, client=client, **options)
         return self._clients[-1]
 
+    def keep(self, client: RawClient) -> None:
+        """Close it at the end."""
+        self._clients.append(client)
+
     def snapshot(self, server: int, chunk: int = 0) -> Snapshot | None:
         data = self.servers[server].collect(chunk)
         return None if data is None else Snapshot.read(data)
@@ -162,4 +172,63 @@ def copies(servers: int = 3, **settings: Any) -> Iterator[Copies]:
         made.close()
 
 
-__all__ = ["Copies", "Snapshot", "copies"]
+def silent(client: RawClient, for_s: float = 0.1) -> bool:
+    """Nothing is answered, however long one waits; this is how long the test does."""
+    client.sock.settimeout(for_s)
+    try:
+        return client.sock.recv(1, socket.MSG_PEEK) == b"never"
+    except TimeoutError:
+        return True
+    finally:
+        client.sock.settimeout(20)
+
+
+def push_in_vain(client: RawClient, sequence: int, chunk: int = 0) -> None:
+    client.send(Kind.DELTA, ONES.tobytes(), chunk=chunk, sequence=sequence)
+
+
+def total(reply_or_values: Floats) -> float:
+    return -float(reply_or_values[0])
+
+
+class FakeCopy(RawClient):
+    """The other end of a connection that a primary sends to, answering as the test says."""
+
+    def __init__(self, c: Copies, primary: int, peer: int) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours, 0)
+        c.servers[primary].adopt_peer(theirs.detach(), lane=0, peer=peer)
+        self.expect(Kind.SHARE)
+        self.answer(count=0)  # it is on another machine
+
+    def expect(self, kind: Kind) -> None:
+        assert self.receive().kind is kind
+
+    def answer(self, *, kind: Kind = Kind.ACK, payload: bytes = b"", **fields: int) -> None:
+        self.send(kind, payload, **fields)
+
+
+class FakePrimary(RawClient):
+    """A server that says what it likes to the copies of another."""
+
+    def __init__(self, c: Copies, copy: int, peer: int) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours, 0)
+        c.servers[copy].adopt(theirs.detach(), lane=0, client=0, peer=peer)
+        c.keep(self)
+
+
+def one_chunk(c: Copies) -> Copies:
+    c.add(0, SIZE)
+    c.serve()
+    return c
+
+
+def refused_as_stale(reply: Reply) -> bool:
+    return (reply.kind, reply.count) == (Kind.REFUSED, Refusal.STALE_LEASE)
+
+
+__all__ = [
+    "ONES", "SIZE", "Copies", "FakeCopy", "FakePrimary", "Snapshot", "copies", "one_chunk",
+    "push_in_vain", "refused_as_stale", "silent", "total",
+]  # fmt: skip
