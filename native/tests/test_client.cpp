@@ -123,6 +123,27 @@ void test_push_pull(Encoding encoding, std::size_t count, std::size_t floats) {
   for (const std::int64_t version : pair.versions) check(version == 1, "versions");
 }
 
+// The server dies after some chunks: what was carried out is told, the rest may be asked for again.
+void test_outcomes() {
+  Pair pair(6, 16, 1);
+  std::vector<std::int8_t> outcomes(6, 9);
+  const std::vector<std::uint32_t> leases(6, 3);
+  client::Chunks chunks = pair.chunks();
+  chunks.outcomes = outcomes.data();
+  chunks.leases = leases.data();
+  Array out(6 * 16);
+  pair.link->pull(chunks, out.data(), Encoding::kFloat32);
+  check(outcomes == std::vector<std::int8_t>(6, client::kCarriedOut), "all are carried out");
+  ::shutdown(pair.server_fd, SHUT_RDWR);
+  bool lost = false;
+  try {
+    pair.link->pull(chunks, out.data(), Encoding::kFloat32);
+  } catch (const client::ConnectionLost&) {
+    lost = true;
+  }
+  check(lost && outcomes == std::vector<std::int8_t>(6, client::kUnanswered), "none is answered");
+}
+
 template <typename Error>
 bool throws(Pair& pair) {
   Array out(static_cast<std::size_t>(pair.counts[0]) * pair.counts.size());
@@ -172,6 +193,7 @@ void test_client() {
     test_push_pull(encoding, 30, 7);
     test_push_pull(encoding, 7, 20011);
   }
+  test_outcomes();
   test_bad_ends();
   test_hanging_up();
 }

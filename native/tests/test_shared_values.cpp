@@ -5,8 +5,31 @@
 #include "client/shared_values.h"
 
 namespace mh::test {
+namespace {
+
+// Only what is held under the lease that was asked for is copied.
+void test_leases() {
+  constexpr std::size_t kFloats = 64;
+  struct {
+    std::uint64_t version = 0;
+    std::uint32_t lease = 6;
+    std::uint32_t unused = 0;
+    float weights[kFloats] = {};
+  } memory;
+  client::SharedValues shared(reinterpret_cast<const std::uint8_t*>(&memory), sizeof memory);
+  shared.place(7, 16, 0);
+  Array out(kFloats);
+  check(shared.copy(7, 6, kFloats, out.data()).has_value(), "held under the lease");
+  check(shared.copy(7, 0, kFloats, out.data()).has_value(), "no opinion");
+  check(!shared.copy(7, 5, kFloats, out.data()).has_value(), "held under another lease");
+  __atomic_store_n(&memory.lease, 0, __ATOMIC_RELEASE);
+  check(!shared.copy(7, 6, kFloats, out.data()).has_value(), "given up");
+}
+
+}  // namespace
 
 void test_shared_values(const KernelTable& table) {
+  test_leases();
   constexpr std::size_t kFloats = 1003;
   constexpr std::uint64_t kUpdates = 2000;
   struct {
