@@ -55,7 +55,9 @@ class OnDisk:
         }
         # Each tensor by itself: views of one array would be saved as the whole array.
         torch.save({name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.pt")
-        return cls(shards, folder / "store", folder / "model.pt")
+        model = cls(shards, folder / "store", folder / "model.pt")
+        os.sync()  # what is still to be written would weigh on whoever reads first
+        return model
 
     @property
     def bytes(self) -> int:
