@@ -42,6 +42,8 @@ class Other:
         self.hellos: list[Hello] = []
         self.addresses: list[str] = []
         self.map_version = 4
+        self.may_welcome = threading.Event()
+        self.may_welcome.set()
 
     @contextmanager
     def listening(self, server: int) -> Iterator[Member]:
@@ -59,6 +61,7 @@ class Other:
     def _admit(self, arrival: Arrival) -> None:
         self.hellos.append(arrival.hello)
         self.addresses.append(arrival.peer)
+        assert self.may_welcome.wait(20)
         if arrival.hello.target == self.incarnation:
             os.close(arrival.welcome(Welcome(lanes=2, map_version=self.map_version)))
         else:
@@ -125,6 +128,21 @@ def test_nobody_is_adopted_after_a_drop_or_while_cut_off():
             what="the dialling thread ends",
         )
         assert lanes.adopted == [(1, 0)]
+
+
+def test_a_dial_under_way_is_not_adopted_after_a_drop():
+    other = Other("a")
+    other.may_welcome.clear()
+    with other.listening(1) as member, peers() as (ours, lanes):
+        ours.want({1: (member, frozenset({0}))})
+        wait_until(lambda: other.hellos, what="dialled")
+        ours.drop(1)
+        other.may_welcome.set()
+        wait_until(
+            lambda: "peer 1" not in [thread.name for thread in threading.enumerate()],
+            what="the dialling thread ends",
+        )
+        assert lanes.adopted == []
 
 
 def test_a_silent_peer_holds_up_no_other():
