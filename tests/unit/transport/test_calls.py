@@ -17,6 +17,7 @@ from manyhands.transport import calls
 from manyhands.transport.calls import Caller, CallPeer, CallServer
 from manyhands.transport.certificates import RunCertificates
 from manyhands.transport.connection import greet
+from manyhands.transport.endpoint import Endpoint
 from tests.unit.transport.conftest import TOKEN, hello, wait_until
 
 
@@ -228,6 +229,23 @@ def test_the_connection_comes_from_the_address_of_choice():
     ):
         caller.call("hello", 20)
     assert seen[0].address.startswith("127.0.0.3:")
+
+
+def test_a_connection_that_leads_back_to_itself_is_none(monkeypatch):
+    """As TCP makes it when the port of a dead server is drawn for the caller's own end."""
+
+    def to_itself(*_: object) -> socket.socket:
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        sock.connect(sock.getsockname())
+        return sock
+
+    monkeypatch.setattr(socket, "create_connection", to_itself)
+    with (
+        Caller(Endpoint("127.0.0.1", 4000), token=TOKEN) as caller,
+        pytest.raises(ServerUnavailable, match="No server listens"),
+    ):
+        caller.call("add", 20, a=1, b=1)
 
 
 def test_closing_the_server_hangs_up_on_callers():
