@@ -142,8 +142,10 @@ class FaultInjector(threading.Thread):
             return
         lasting.helper.kill()
         lasting.helper.wait()
-        with suppress(ProcessLookupError):
-            os.kill(lasting.pids[0], signal.SIGCONT)
+        (pid,) = lasting.pids
+        if pid in self._victims.pids().values():  # else its number may be somebody else's by now
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def _report(self, action: str, fault: Fault, pids: tuple[int, ...], pushes: int) -> None:
         self._tell(
