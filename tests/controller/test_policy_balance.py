@@ -192,3 +192,16 @@ def test_a_server_that_stays_after_all_gets_its_share_again() -> None:
     placement = at_rest(draining.mark(placement, {1: False}), view)
     assert uneven(held_bytes(placement, view, placement.members)) <= 0.1
     assert uneven(primary_bytes(placement, view, placement.members)) <= 0.1
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_loss_after_a_quiet_time_moves_only_what_was_lost(lost: int) -> None:
+    """Evening out comes later: every bucket that moves has a new lease and is aligned anew."""
+    before = first(3, 31, copies=3)
+    view = view_of(before, copies=3)
+    after = decide(before, replace(view, alive=view.alive - {lost}), Reports(), calm=True)
+    assert after is not None
+    for bucket, place in before.buckets.items():
+        if place.primary != lost:
+            assert after.buckets[bucket].primary == place.primary
+            assert after.buckets[bucket].lease == place.lease

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 PLACEMENT_KEY = "placement"
 _TICK_S = 0.05
 _LONGEST_POLL_S = 10.0
-_REQUEST_S = 5.0
+REQUEST_S = 5.0  # in which a request is committed, or refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +146,8 @@ class Controller:
         with self._news:
             self._impressions.declare_dead(server, incarnation)
             self._news.notify_all()
+        if self._bulletin.placement is not None:  # else nothing is placed yet that it could hold
+            self._await_committed(lambda placement: not _lives(placement, server, incarnation))
         return {}
 
     def _drain(self, arguments: Mapping[str, Any], connection: Hashable) -> Any:
@@ -164,16 +166,16 @@ class Controller:
         with self._news:
             self._impressions.ask_to_leave(server, draining)
             self._news.notify_all()
-        self._await_mark(server, draining)
+        self._await_committed(lambda placement: _is_marked(placement, server, draining))
         return {}
 
-    def _await_mark(self, server: int, draining: bool) -> None:
-        """Wait until the request is committed: from then on it outlives this controller."""
-        deadline = time.monotonic() + _REQUEST_S
+    def _await_committed(self, is_done: Callable[[Placement], bool]) -> None:
+        """Wait until a request is committed: from then on it outlives this controller."""
+        deadline = time.monotonic() + REQUEST_S
         while time.monotonic() < deadline and not self._closed:
             placement = self._bulletin.placement
             assert placement is not None
-            if server not in placement.members or placement.members[server].draining == draining:
+            if is_done(placement):
                 return
             self._bulletin.newer_than(placement.version, deadline - time.monotonic())
         raise ServerUnavailable("The request was not noted: the registry is away. Ask again.")
@@ -269,3 +271,12 @@ class Controller:
         self._bulletin.publish(placement)
         with self._news:
             self._impressions.placed(placement, time.monotonic())
+
+
+def _lives(placement: Placement, server: int, incarnation: str) -> bool:
+    member = placement.members.get(server)
+    return member is not None and member.incarnation == incarnation
+
+
+def _is_marked(placement: Placement, server: int, draining: bool) -> bool:
+    return server not in placement.members or placement.members[server].draining == draining

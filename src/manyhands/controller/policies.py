@@ -45,11 +45,14 @@ def decide(
     draft = draining.lead_away(draft, view)
     draft = copies.trim(draft, view)
     draft = copies.repair(draft, view)
-    if calm and balance.is_settled(draft, view):
-        draft = _evened(draft, view)
+    if calm and _is_same(draft, placement) and balance.is_settled(draft, view):
+        draft = _evened(draft, view)  # never in one step with a loss: each move is a new lease
     draft = copies.renew_joins(draft, placement)
-    same = draft.members == placement.members and draft.buckets == placement.buckets
-    return None if same else draft
+    return None if _is_same(draft, placement) else draft
+
+
+def _is_same(draft: Placement, placement: Placement) -> bool:
+    return draft.members == placement.members and draft.buckets == placement.buckets
 
 
 def _of_members(view: View, placement: Placement) -> View:

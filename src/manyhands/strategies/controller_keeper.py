@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from manyhands.controller.controller import REQUEST_S
 from manyhands.controller.task import ControllerServing
 from manyhands.errors import ConfigError, ManyhandsError, ServerUnavailable, WorkerError
 from manyhands.launch.local import Role, error_of
@@ -26,7 +27,7 @@ from manyhands.transport.calls import Caller
 logger = logging.getLogger(__name__)
 
 _START_WITHIN_S = 120.0
-_ANSWER_S = 3.0
+_ANSWER_S = REQUEST_S + 1.0  # longer than it takes to say that the registry is away
 _LOOK_EVERY_S = 1.0
 _SILENCE_S = 15.0
 _AWAY_S = 5.0
