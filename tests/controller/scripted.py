@@ -68,7 +68,7 @@ class ScriptedServer:
             if self.silent:
                 continue
             try:
-                answer = self._caller.call("heartbeat", 1.0, **self._words())
+                answer = self._caller.call("heartbeat", 1.0, **self.words())
             except ManyhandsError as error:
                 self.unanswered += 1
                 self.refusals.append(str(error))
@@ -77,7 +77,7 @@ class ScriptedServer:
             if answer["placement"] is not None:
                 self.placement = Placement.from_json(answer["placement"])
 
-    def _words(self) -> dict[str, Any]:
+    def words(self) -> dict[str, Any]:
         door = asdict(Endpoint("127.0.0.1", 5000 + self.server))
         return {
             "server": self.server,

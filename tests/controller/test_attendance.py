@@ -94,6 +94,19 @@ def test_fresh_is_who_was_heard_this_very_moment(attendance: Attendance) -> None
     assert attendance.alive(61.4) == {0, 2}
 
 
+def test_who_is_only_expected_has_not_come(attendance: Attendance) -> None:
+    """A process that died under another controller must not be taken in again."""
+    placement = first(3, 3)
+    attendance.bury(2, "a")
+    attendance.expect(placement, 0.0)
+    assert attendance.alive(0.5) == {0, 1}
+    attendance.hear(beat(0), "wire", 0.5)
+    assert [member.server for member in attendance.present(0.6)] == [0]
+    attendance.expect(placement, 60.0)
+    assert attendance.alive(60.1) == {0, 1}
+    assert attendance.present(60.1) == ()
+
+
 def test_a_suspicion_must_be_said_twice_in_a_row(attendance: Attendance) -> None:
     attendance.hear(beat(0, suspects=frozenset({2}), known=4), "wire", 0.0)
     assert attendance.suspicions(0.0) == ()

@@ -94,10 +94,10 @@ def test_copies_join_only_by_their_primarys_word(tmp_path: Path) -> None:
         caller = Caller(run.endpoint, token=TOKEN)
         primary = run.servers[place.primary]
         for since, lease in ((entry.since - 1, place.lease), (entry.since, place.lease - 1)):
-            words = primary._words() | {"in_step": [[bucket, entry.server, since, lease]]}
+            words = primary.words() | {"in_step": [[bucket, entry.server, since, lease]]}
             caller.call("heartbeat", 10.0, **words)
         impostor = run.servers[3 - primary.server]
-        words = impostor._words() | {"in_step": [[bucket, entry.server, entry.since, place.lease]]}
+        words = impostor.words() | {"in_step": [[bucket, entry.server, entry.since, place.lease]]}
         caller.call("heartbeat", 10.0, **words)
         assert run.placement() == joining
         for server in run.servers.values():

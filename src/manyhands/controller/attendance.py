@@ -45,7 +45,8 @@ class Attendance:
     def expect(self, placement: Placement | None, now: float) -> None:
         """Give every member of a placement, and everybody heard before, time to be heard."""
         for server, member in () if placement is None else placement.members.items():
-            self._heard.setdefault(server, _Heard(member, now))
+            if (server, member.incarnation) not in self._gone:
+                self._heard.setdefault(server, _Heard(member, now))
         for heard in self._heard.values():
             heard.last_s, heard.closed_s = now, None
 
@@ -101,6 +102,14 @@ class Attendance:
             server
             for server, heard in self._heard.items()
             if heard.closed_s is None and now - heard.beat_s <= _FRESH_S
+        )
+
+    def present(self, now: float) -> tuple[Member, ...]:
+        """Servers that spoke themselves, within the time of a lease: not those only expected."""
+        return tuple(
+            heard.member
+            for _, heard in sorted(self._heard.items())
+            if heard.closed_s is None and now - heard.beat_s <= self._lease_s
         )
 
     def members(self) -> Mapping[int, Member]:

@@ -97,8 +97,8 @@ class Impressions:
         return Reports(
             arrived=tuple(
                 member
-                for server, member in sorted(self.attendance.members().items())
-                if known.get(server) != member.incarnation
+                for member in self.attendance.present(now)
+                if known.get(member.server) != member.incarnation
             ),
             dead=tuple(sorted(self._dead)),
             drains=dict(self._drains),
