@@ -82,7 +82,7 @@ class Mirrors:
         *,
         states: Sequence[int],
         fill_mb_s: float,
-        suspect_s: float = 0.5,
+        suspect_s: float = 1.0,
         restore: Restore | None = None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
