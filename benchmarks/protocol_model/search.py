@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.protocol_model import controller, copies
+from benchmarks.protocol_model import controller, following, leading
 from benchmarks.protocol_model.promises import broken_promise
 from benchmarks.protocol_model.rules import PROTOCOL, Rules
 from benchmarks.protocol_model.state import (
@@ -27,6 +27,7 @@ from benchmarks.protocol_model.state import (
     Wire,
     World,
 )
+from benchmarks.protocol_model.wires import lose_connection
 
 Key = tuple[int, ...]
 Step = tuple[tuple[Any, ...], World]
@@ -98,13 +99,13 @@ def _client_steps(world: World, bounds: Bounds, rules: Rules) -> Iterator[Step]:
             if sequence > 1 and bounds.updates.index((client, sequence - 1)) not in world.acked:
                 continue
             if server.log[client] >= sequence:
-                if update not in world.acked and copies.safe(world, number, update, rules):
+                if update not in world.acked and leading.safe(world, number, update, rules):
                     acked = tuple(sorted((*world.acked, update)))
                     yield ("acknowledge", number, update), world._replace(acked=acked)
                 if rules.recognise_replays:
                     continue
             if len(server.contents) <= len(bounds.updates) and _room(world, number, bounds):
-                after = copies.apply(world, number, update, client, sequence, rules)
+                after = leading.apply(world, number, update, client, sequence, rules)
                 yield ("apply", number, update), after
 
 
@@ -121,19 +122,19 @@ def _wire_steps(world: World, bounds: Bounds, rules: Rules) -> Iterator[Step]:
         sender, copy = divmod(at, bounds.servers)
         alive = wire.target == world.servers[copy].incarnation
         if wire.frames and alive:
-            after = copies.take_frame(world, at, rules)
+            after = following.take_frame(world, at, rules)
             if bounds.prompt and after.wires[at].answers:
-                after = copies.take_answer(after, at, rules)
+                after = leading.take_answer(after, at, rules)
             yield ("frame", sender, copy, wire.frames[0]), after
         if wire.ghosts:
-            yield ("ghost", sender, copy, wire.ghosts[0]), copies.take_ghost(world, at, rules)
+            yield ("ghost", sender, copy, wire.ghosts[0]), following.take_ghost(world, at, rules)
         if wire.answers:
-            yield ("answer", sender, copy, wire.answers[0]), copies.take_answer(world, at, rules)
+            yield ("answer", sender, copy, wire.answers[0]), leading.take_answer(world, at, rules)
         if world.breaks_left and wire.phase in (ALIGNING, IN_STEP, LEFT):
-            lost = copies.lose_connection(world, at, frames_arrive=False)
+            lost = lose_connection(world, at, frames_arrive=False)
             yield ("break", sender, copy), lost
             if wire.frames:
-                late = copies.lose_connection(world, at, frames_arrive=True)
+                late = lose_connection(world, at, frames_arrive=True)
                 yield ("break late", sender, copy), late
 
 
@@ -141,17 +142,17 @@ def _server_steps(world: World, rules: Rules) -> Iterator[Step]:
     for number, server in enumerate(world.servers):
         for place in world.history:
             if _would_learn(number, server, place, rules):
-                after = copies.learn(world, number, place, rules)
+                after = leading.learn(world, number, place, rules)
                 yield ("learn", number, place), after
         if world.crashes_left:
-            yield ("crash", number), copies.crash(world, number)
+            yield ("crash", number), leading.crash(world, number)
         if server.view is None:
             continue
-        for entry in copies.in_step_entries(world, number, rules):
-            yield ("report", number, entry), copies.report(world, number, entry)
+        for entry in leading.in_step_entries(world, number, rules):
+            yield ("report", number, entry), leading.report(world, number, entry)
         for copy in server.view.copies():
             if copy != number and _can_connect(world, number, copy, rules):
-                yield ("connect", number, copy), copies.connect(world, number, copy, rules)
+                yield ("connect", number, copy), leading.connect(world, number, copy, rules)
 
 
 def _would_learn(number: int, server: Server, place: Place, rules: Rules) -> bool:
@@ -251,10 +252,10 @@ def _trace(
         keys.append(earlier)
     keys.reverse()
     found = []
-    for key, following in pairwise(keys):
+    for key, later in pairwise(keys):
         world = store.world(key, bounds.servers)
         for label, after in steps(world, bounds, rules):
-            if store.key(tidied(after, rules)) == following:
+            if store.key(tidied(after, rules)) == later:
                 found.append((label, tidied(after, rules)))
                 break
     return found

@@ -1,4 +1,4 @@
-"""What servers do: apply and replicate, align, fill, acknowledge, learn placements, crash.
+"""What a primary does: apply, replicate, acknowledge, fill; and how a server becomes one or dies.
 
 Each function takes a world and returns the one after a single step. A step is what a lane does
 without looking away: handle one frame, one answer, one placement.
@@ -6,19 +6,15 @@ without looking away: handle one frame, one answer, one placement.
 
 from __future__ import annotations
 
+from benchmarks.protocol_model.following import applied, logged
 from benchmarks.protocol_model.rules import Rules
 from benchmarks.protocol_model.state import (
     ACK,
-    ALIGN,
     ALIGNING,
     DIFFERENT,
     DOWN,
     IN_STEP,
-    LEFT,
-    NO_WIRE,
     OUT_OF_STEP,
-    SAME,
-    SNAPSHOT,
     STALE,
     UPDATE,
     Answer,
@@ -28,15 +24,7 @@ from benchmarks.protocol_model.state import (
     Wire,
     World,
 )
-
-Wires = list[Wire]
-
-
-def with_server(world: World, number: int, server: Server, wires: Wires | None = None) -> World:
-    servers = (*world.servers[:number], server, *world.servers[number + 1 :])
-    if wires is None:
-        return world._replace(servers=servers)
-    return world._replace(servers=servers, wires=tuple(wires))
+from benchmarks.protocol_model.wires import align, leave_all, left, snapshot, with_server
 
 
 def apply(
@@ -53,18 +41,9 @@ def apply(
         wire = wires[at]
         if wire.phase == IN_STEP or (wire.phase == ALIGNING and wire.eager):
             wires[at] = wire._replace(frames=(*wire.frames, frame))
-    changed = _applied(server, update, server.lease, _logged(server.log, client, sequence))
+    changed = applied(server, update, server.lease, logged(server.log, client, sequence))
     begun = max(world.begun, update + 1)
     return with_server(world, number, changed, wires)._replace(begun=begun)
-
-
-def _logged(log: tuple[int, ...], client: int, sequence: int) -> tuple[int, ...]:
-    return (*log[:client], max(sequence, log[client]), *log[client + 1 :])
-
-
-def _applied(server: Server, update: int, lease: int, log: tuple[int, ...]) -> Server:
-    contents = (*server.contents, update)
-    return server._replace(contents=contents, last_lease=lease, log=log)
 
 
 def required(world: World, number: int, rules: Rules) -> set[int]:
@@ -109,102 +88,8 @@ def connect(world: World, number: int, copy: int, rules: Rules) -> World:
     if wire.phase == DOWN:
         wire = wire._replace(target=world.servers[copy].incarnation, frames=(), answers=())
     wires = list(world.wires)
-    wires[at] = _align(wire, world.servers[number], copy, rules)
+    wires[at] = align(wire, world.servers[number], copy, rules)
     return world._replace(wires=tuple(wires))
-
-
-def _align(wire: Wire, server: Server, copy: int, rules: Rules) -> Wire:
-    assert server.view is not None
-    if rules.acks_after_align_only:
-        wire = _voided(wire)
-    frame = Frame(ALIGN, server.lease, len(server.contents), server.last_lease)
-    eager = copy in server.view.mirrors
-    return wire._replace(phase=ALIGNING, eager=eager, acked=0, frames=(*wire.frames, frame))
-
-
-def _voided(wire: Wire) -> Wire:
-    """Whatever is answered to what was sent until now means nothing any more."""
-    return wire._replace(
-        frames=tuple(frame._replace(void=True) for frame in wire.frames),
-        answers=tuple(answer._replace(void=True) for answer in wire.answers),
-    )
-
-
-def lose_connection(world: World, at: int, *, frames_arrive: bool) -> World:
-    """The answers on their way are gone, and the frames too unless the copy reads them late.
-
-    The primary remembers what was acknowledged.
-    """
-    wire = world.wires[at]
-    kept = Wire(DOWN, 0, wire.stamp, acked=wire.acked) if wire.phase != LEFT else NO_WIRE
-    if frames_arrive:
-        kept = kept._replace(ghosts=wire.frames)
-    wires = list(world.wires)
-    wires[at] = kept
-    return world._replace(wires=tuple(wires), breaks_left=world.breaks_left - 1)
-
-
-def take_frame(world: World, at: int, rules: Rules) -> World:
-    """A copy handles the next frame of a connection and answers it."""
-    count = len(world.servers)
-    copy = at % count
-    wire = world.wires[at]
-    server, answer = _handled(world.servers[copy], wire.frames[0], rules)
-    wires = list(world.wires)
-    if world.servers[copy].view is not None and server.view is None:
-        _leave_all(wires, copy, count)
-    frames = wire.frames[1:]
-    if wire.phase == LEFT:
-        wires[at] = _left(wire._replace(frames=frames))._replace(stamp=wire.stamp)
-    else:
-        wires[at] = wire._replace(frames=frames, answers=(*wire.answers, answer))
-    return with_server(world, copy, server, wires)
-
-
-def take_ghost(world: World, at: int, rules: Rules) -> World:
-    """A copy handles a frame of an older connection. Nobody hears the answer."""
-    copy = at % len(world.servers)
-    wire = world.wires[at]
-    server, _ = _handled(world.servers[copy], wire.ghosts[0], rules)
-    wires = list(world.wires)
-    wires[at] = wire._replace(ghosts=wire.ghosts[1:])
-    if world.servers[copy].view is not None and server.view is None:
-        _leave_all(wires, copy, len(world.servers))
-    return with_server(world, copy, server, wires)
-
-
-def _handled(server: Server, frame: Frame, rules: Rules) -> tuple[Server, Answer]:
-    server, kind = _obeyed(server, frame, rules)
-    version = frame.version + (frame.kind == UPDATE)
-    return server, Answer(kind, frame.lease, version, frame.void)
-
-
-def _obeyed(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
-    if rules.fence and frame.lease < server.lease:
-        return server, STALE
-    if frame.lease > server.lease:
-        server = server._replace(lease=frame.lease, view=None, reported=())
-    if frame.kind == ALIGN:
-        told, own = (frame.last_lease, frame.version), server.position
-        same = told == own if rules.lease_in_position else told[1] == own[1]
-        return server, SAME if same else DIFFERENT
-    if frame.kind == SNAPSHOT:
-        return _restored(server, frame, rules)
-    if rules.lease_in_update and frame.last_lease != server.last_lease:
-        return server, OUT_OF_STEP
-    if rules.update_at_position and frame.version != len(server.contents):
-        return server, OUT_OF_STEP
-    log = _logged(server.log, *frame.log) if frame.log else server.log
-    return _applied(server, frame.update, frame.lease, log), ACK
-
-
-def _restored(server: Server, frame: Frame, rules: Rules) -> tuple[Server, str]:
-    late = server.last_lease == frame.lease and frame.version < len(server.contents)
-    if late and rules.newer_contents_stay:
-        return server, OUT_OF_STEP
-    log = frame.log if rules.log_in_snapshot else tuple(0 for _ in frame.log)
-    restored = server._replace(contents=frame.contents, last_lease=frame.last_lease, log=log)
-    return restored, ACK
 
 
 def take_answer(world: World, at: int, rules: Rules) -> World:
@@ -226,26 +111,13 @@ def _answered(wire: Wire, answer: Answer, server: Server, copy: int, rules: Rule
     if answer.kind == ACK:
         return wire._replace(acked=max(wire.acked, answer.version + 1))
     if answer.kind == OUT_OF_STEP:
-        return _align(wire, server, copy, rules)
+        return align(wire, server, copy, rules)
     if wire.phase != ALIGNING:
         return wire
     moved_on = answer.version != len(server.contents) and not wire.eager
     if answer.kind == DIFFERENT or (moved_on and rules.moved_on_since_align):
-        return _snapshot(wire, server)
+        return snapshot(wire, server)
     return wire._replace(phase=IN_STEP, acked=answer.version + 1)
-
-
-def _snapshot(wire: Wire, server: Server) -> Wire:
-    frame = Frame(
-        SNAPSHOT,
-        server.lease,
-        len(server.contents),
-        last_lease=server.last_lease,
-        contents=server.contents,
-        log=server.log,
-    )
-    wire = _voided(wire)
-    return wire._replace(phase=IN_STEP, acked=0, frames=(*wire.frames, frame))
 
 
 def report(world: World, number: int, entry: tuple[int, int]) -> World:
@@ -280,7 +152,7 @@ def learn(world: World, number: int, place: Place, rules: Rules) -> World:
     if place.primary == number:
         return _lead(world, number, place, rules)
     wires = list(world.wires)
-    _leave_all(wires, number, len(world.servers))
+    leave_all(wires, number, len(world.servers))
     lease = max(server.lease, place.lease)
     changed = server._replace(known=place.version, lease=lease, view=None, reported=())
     if number not in place.copies() and not rules.keep_contents:
@@ -302,7 +174,7 @@ def _lead(world: World, number: int, place: Place, rules: Rules) -> World:
         if copy == number:
             continue
         if copy not in place.copies():
-            wires[at] = _left(wires[at])
+            wires[at] = left(wires[at])
             continue
         since = place.since(copy)
         new_entry = since is not None and wires[at].stamp != since
@@ -320,19 +192,7 @@ def _renewed(wire: Wire, stamp: int, server: Server, copy: int, rules: Rules) ->
     """Another entry or another lease: what is known of the copy is forgotten, and it is asked."""
     wire = wire._replace(stamp=stamp, acked=0)
     up = wire.phase in (ALIGNING, IN_STEP)
-    return _align(wire, server, copy, rules) if up else wire
-
-
-def _left(wire: Wire) -> Wire:
-    """A copy that is not the sender's any more: what was sent may still arrive."""
-    if not wire.frames and not wire.ghosts:
-        return NO_WIRE
-    return Wire(LEFT, wire.target, frames=wire.frames, ghosts=wire.ghosts)
-
-
-def _leave_all(wires: Wires, number: int, count: int) -> None:
-    for at in range(number * count, number * count + count):
-        wires[at] = _left(wires[at])
+    return align(wire, server, copy, rules) if up else wire
 
 
 def crash(world: World, number: int) -> World:
@@ -341,7 +201,7 @@ def crash(world: World, number: int) -> World:
     wires = list(world.wires)
     for at in range(number, count * count, count):  # what was sent to it; answers still travel
         wires[at] = wires[at]._replace(frames=(), ghosts=())
-    _leave_all(wires, number, count)
+    leave_all(wires, number, count)
     server = world.servers[number]
     log = tuple(0 for _ in server.log)
     fresh = Server(server.incarnation + 1, 0, 0, 0, (), log, None, ())
