@@ -224,13 +224,9 @@ void Replication::align(Chunk& chunk, Copy& copy) {
 }
 
 // It gets a snapshot instead of updates, when it has answered what is under way: what comes until
-// then goes into the same snapshot. Those answers count, but not those of one that is joining: it
-// misses updates that are safe without it, and must not be said to be in step before it has the
-// snapshot.
+// then goes into the same snapshot.
 void Replication::mark_behind(Peer& peer, Chunk& chunk, Copy& copy) {
-  if (copy.standing != Standing::kInStep || !copy.always_required()) {
-    return disagree(peer, chunk, copy);
-  }
+  if (copy.standing != Standing::kInStep) return disagree(peer, chunk, copy);
   copy.standing = Standing::kBehind;
   copy.folding = copy.under_way > 0;
   if (!copy.folding) peer.snapshots_due.push_back(chunk.shape->slot);
@@ -279,7 +275,7 @@ bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const 
   if (shipped.chunks.count > 1) return false;
   Chunk& chunk = *shipped.chunks.first;
   const Copy& copy = *chunk.copies.find(peer.number);
-  return copy.standing == Standing::kInStep && copy.always_required() && copy.under_way > 0 &&
+  return copy.standing == Standing::kInStep && copy.under_way > 0 &&
          2 * snapshot_bytes(*chunk.shape, chunk.log.clients()) <=
              3 * std::uint64_t{shipped.frame->header.payload_bytes};
 }

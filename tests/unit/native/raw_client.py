@@ -30,6 +30,7 @@ MAGIC, VERSION = 0x5350484D, 2
 class Reply:
     kind: Kind
     chunk: int
+    client: int
     sequence: int
     seen: int
     count: int
@@ -100,12 +101,14 @@ class RawClient:
         return self.ask(Kind.SET, values.tobytes(), chunk=chunk, count=array)
 
     def receive(self) -> Reply:
-        (magic, version, kind, flags, chunk, _, _, sequence, seen, _, count, _, size, _) = (
+        (magic, version, kind, flags, chunk, _, client, sequence, seen, _, count, _, size, _) = (
             HEADER.unpack(self._exactly(HEADER_BYTES))
         )
         assert (magic, version) == (MAGIC, VERSION)
         payload = self._exactly(size)
-        return Reply(Kind(kind), chunk, sequence, seen, count, payload, Encoding(flags >> 4))
+        return Reply(
+            Kind(kind), chunk, client, sequence, seen, count, payload, Encoding(flags >> 4)
+        )
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()

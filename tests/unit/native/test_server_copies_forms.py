@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from copies import Copies, copies
+from copies import Copies, FakeCopy, copies
 from raw_client import Encoding, Floats, Kind, RawClient, eventually
 
 from manyhands import _native
@@ -158,9 +158,34 @@ def test_large_updates_make_equal_copies() -> None:
         assert c.servers[0].stats()["waiting_bytes"] == 0
 
 
+def test_what_a_slow_copy_does_not_take_is_kept_as_it_was() -> None:
+    """Payloads lie in buffers that the next frame of the same client overwrites."""
+    size, pushers = 25_000, range(1, 7)
+    with copies(1) as c:
+        for chunk in range(2):
+            c.add(chunk, size, rule=_native.Rule("adam"))
+        c.start()
+        copy = FakeCopy(c, 0, peer=1)
+        c.keep(copy)
+        c.hold(0, (1,))
+        clients = [c.connect(0, client) for client in pushers]
+        for chunk in range(2):
+            for client in clients:
+                gradient = np.full(size, 10 * chunk + client.client, np.float32)
+                client.send(Kind.DELTA, gradient.tobytes(), chunk=chunk, sequence=1 + chunk)
+                updates = len(pushers) * chunk + client.client
+                eventually(lambda u=updates: c.servers[0].stats()["updates"] == u)
+        for _ in range(2):
+            copy.expect(Kind.ALIGN)
+        for _ in range(2 * len(pushers)):
+            got = copy.receive()
+            assert got.kind is Kind.DELTA
+            assert np.unique(got.floats).tolist() == [10 * got.chunk + got.client]
+
+
 def test_a_payload_that_was_shown_stays_as_long_as_the_copy_may_look_at_it() -> None:
     """The connection is gone, but what it brought lies unread at the copy."""
-    size = 50_000
+    size = 150_000  # larger than a connection's buffer: every payload has a block of its own
     ones = np.ones(size, np.float32)
     with copies(2) as c:
         c.add(0, size)
@@ -168,11 +193,13 @@ def test_a_payload_that_was_shown_stays_as_long_as_the_copy_may_look_at_it() -> 
         client = c.connect(0)
         client.push(0, ones)
         c.servers[1].mute_peer(0, True)
+        assert c.version(1) == 1
         client.send(Kind.DELTA, (2 * ones).tobytes(), sequence=2)
         eventually(lambda: c.version(0) == 2)
         c.servers[0].drop_peer(1)
         c.hold(0)
         assert client.receive().seen == 2
+        assert c.version(1) == 1
         for sequence in range(3, 30):
             assert client.push(0, 100 * ones, sequence=sequence).seen == sequence
         c.servers[1].mute_peer(0, False)

@@ -74,7 +74,7 @@ def test_a_joining_copy_that_is_not_in_step_yet_holds_nobody_up() -> None:
 def test_a_joining_copy_is_required_from_its_snapshot_on() -> None:
     """What is acknowledged after the snapshot left must be there when it is said to be in step."""
     with copies(1) as c:
-        c.add(0, SIZE)
+        c.add(0, SIZE, rule=_native.Rule("adam"))  # its updates are not worth a snapshot
         c.start()
         c.hold(0)
         client = c.connect(0)
@@ -94,6 +94,30 @@ def test_a_joining_copy_is_required_from_its_snapshot_on() -> None:
         assert silent(client)
         copy.answer(seen=3)
         assert client.receive().seen == 3
+        copy.close()
+
+
+def test_what_comes_while_a_joining_copy_is_filled_goes_into_the_next_snapshot() -> None:
+    with copies(1) as c:
+        c.add(0, SIZE)
+        c.start()
+        c.hold(0)
+        clients = [c.connect(0, client) for client in range(1, 4)]
+        clients[0].push(0, ONES)
+        copy = FakeCopy(c, 0, peer=1)
+        c.hold(0, joining=[(1, 5)])
+        copy.expect(Kind.ALIGN)
+        copy.answer(count=0)
+        copy.expect(Kind.SNAPSHOT)
+        for client in clients:
+            push_in_vain(client, 2)
+        eventually(lambda: c.version(0) == 4)
+        copy.answer(seen=1)
+        assert c.servers[0].wait_events(20) == [("in_step", 1, 0, 5)]
+        copy.expect(Kind.SNAPSHOT)  # of all three
+        assert all(silent(client, 0.05) for client in clients)
+        copy.answer(seen=4)
+        assert sorted(client.receive().seen for client in clients) == [2, 3, 4]
         copy.close()
 
 
