@@ -142,10 +142,14 @@ class Fleet:
         self._starting[server] = role
         self._channels[role.channel] = server
 
+    def all_serve(self) -> bool:
+        """Whether no server is still on its way."""
+        return len(self.servers) == self.shards.servers
+
     def wait_for_servers(self, within_s: float = 60.0) -> None:
         """Wait until all servers serve."""
         deadline = time.monotonic() + within_s
-        while len(self.servers) < self.shards.servers:
+        while not self.all_serve():
             time.sleep(0.01)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Only servers {sorted(self.servers)} started in time.")

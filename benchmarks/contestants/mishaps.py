@@ -85,11 +85,11 @@ class Mishaps:
                     raise RuntimeError(f"No fault was allowed for {PATIENCE_S:.0f} s.")
 
     def heal(self, watch: Callable[[], None]) -> None:
-        """Repair everything, and wait until every bucket has its copies again."""
+        """Repair everything; wait until all servers serve and every bucket has its copies again."""
         while self._repairs:
             self._repair(heapq.heappop(self._repairs))
         began = time.monotonic()
-        while not self._fleet.is_whole():
+        while not (self._fleet.is_whole() and self._fleet.all_serve()):
             watch()
             time.sleep(0.02)
             if time.monotonic() - began > PATIENCE_S:

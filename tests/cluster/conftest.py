@@ -19,6 +19,15 @@ def wait_until(condition: Callable[[], bool], *, what: str, deadline_s: float = 
 def workers_of(pid: int) -> list[psutil.Process]:
     """The worker processes that a driver has started."""
     try:
-        return psutil.Process(pid).children()
+        children = psutil.Process(pid).children()
     except psutil.NoSuchProcess:
         return []
+    return [child for child in children if not _is_another_tests(child)]
+
+
+def _is_another_tests(process: psutil.Process) -> bool:
+    """Whether it is a program that tests share for a while: an etcd, alive or just killed."""
+    try:
+        return process.name() == "etcd"
+    except psutil.NoSuchProcess:
+        return True

