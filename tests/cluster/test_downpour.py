@@ -384,4 +384,6 @@ def test_weights_decay_as_often_as_there_are_steps(make_trainer, push_every: int
         strategy=mh.Downpour(replicas=1, workers=1, push="gradients", push_every=push_every),
     )
     trainer.fit(blobs(32 * 256), epochs=2)
-    assert float(model.weight.detach().mean()) == pytest.approx(0.999**512, rel=0.01)
+    # A push of many steps decays by their sum, a little more than by one after the other: on a busy
+    # machine a push stands for dozens. Once a push instead of once a step would leave over 0.9.
+    assert float(model.weight.detach().mean()) == pytest.approx(0.999**512, rel=0.05)
