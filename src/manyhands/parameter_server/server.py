@@ -78,7 +78,7 @@ class ServerSettings:
 class ParameterServer:
     """The chunks of one server, behind a door that clients come in by.
 
-    Use it in a `with` statement. Threads of its own do the work; `report`, `forget` and `cut` may
+    Use it in a `with` statement. Threads of its own do the work; `report` and `cut` may
     be called from any thread. What a client does wrong is answered to that client, counted, and
     never raised here.
     """
@@ -180,10 +180,6 @@ class ParameterServer:
             lost_buckets=lost,
             store=None if self._persistence is None else self._persistence.report,
         )
-
-    def forget(self, client: int) -> None:
-        """Close a client's connections."""
-        self._chunks.disconnect(client)
 
     def cut(self, other: int | None, on: bool) -> None:
         """For faults: be cut off from another server (None: the controller), or no longer."""

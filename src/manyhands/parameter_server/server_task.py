@@ -32,13 +32,6 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Told by the driver: this client is gone; close its connections."""
-
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
 class Cut:
     """Told by the driver, for faults: be cut off from a server (None: the controller), or not."""
 
@@ -55,7 +48,7 @@ class Stop:
 class ParameterServerTask:
     """One server as a role: serves until it is told to stop, replaced, or the driver is gone.
 
-    Sends `Serving`, then a `ServerReport` twice a second; hears `Forget`, `Cut` and `Stop`.
+    Sends `Serving`, then a `ServerReport` twice a second; hears `Cut` and `Stop`.
     `controller` is where it hears what to hold; None: its chunks of the shard map, and no copies.
     `client_credentials` are for what it dials itself. `write_back` says where chunks are stored.
     """
@@ -97,15 +90,8 @@ class ParameterServerTask:
                 command = channel.recv()
                 if isinstance(command, Stop):
                     return
-                _obey(server, command)
+                assert isinstance(command, Cut)
+                server.cut(command.other, command.on)
             else:
                 channel.send(server.report())
                 due += _REPORT_EVERY_S
-
-
-def _obey(server: ParameterServer, command: object) -> None:
-    if isinstance(command, Cut):
-        server.cut(command.other, command.on)
-    else:
-        assert isinstance(command, Forget)
-        server.forget(command.client)
