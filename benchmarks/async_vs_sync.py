@@ -2,7 +2,7 @@
 
 The slow one's process is stopped three quarters of the time, the same way for everyone. First the
 images/s, in turns, beside what each of the two replicas does alone: waiting should cost less than a
-tenth of their sum. A turn is an epoch of MNIST, because every epoch ends with a wait for the last
+tenth of their sum. A turn is half an epoch of MNIST, because it ends with a wait for the last
 words of the slow one, which a short one would mostly consist of. Then the time to an accuracy on
 MNIST, from the same first weights, in laps of a part of the images, with the accuracy taken outside
 the clock.
@@ -59,7 +59,7 @@ QUICK = Plan(
 )
 FULL = Plan(
     rounds=7,
-    epoch_images=60_000,
+    epoch_images=30_000,
     lap_images=12_000,
     target=98.5,
     limit_s=300.0,

@@ -72,6 +72,7 @@ class ServerCrew:
         self._next_number = 0
         self._gone_updates = 0
         self._store = StoreWatch()
+        self._placement: Placement | None = None
         self._looked = time.monotonic()
         self._closing = False
 
@@ -147,6 +148,7 @@ class ServerCrew:
 
     def note(self, placement: Placement) -> None:
         """Let go of servers that were asked to leave and hold nothing any more."""
+        self._placement = placement
         with self._changed:
             for place in self._servers.values():
                 if place.leaving and not place.stopped and is_empty(placement, place.number):
@@ -174,9 +176,17 @@ class ServerCrew:
         for place in self._servers.values():
             if away:  # it was us who were stopped, and heard nobody
                 place.heard = now
-            if place.report and now - place.heard > _SILENCE_S and not place.failure:
+            if now - place.heard > _SILENCE_S and not place.failure and self._is_spare(place):
                 place.failure = f"said nothing for {now - place.heard:.0f} s and was ended"
                 place.role.process.kill()
+
+    def _is_spare(self, place: ServerPlace) -> bool:
+        """Whether nothing is lost with a server that says nothing: others serve all it held.
+
+        One that was stopped with the only copy of a bucket may come back with it.
+        """
+        placement = self._placement
+        return bool(place.report) and placement is not None and is_empty(placement, place.number)
 
     def _hear(self, place: ServerPlace, message: Any) -> None:
         place.heard = time.monotonic()
