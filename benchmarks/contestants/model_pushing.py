@@ -47,7 +47,9 @@ class ModelPushing:
                 group.push(self._values, rate=1e-3, steps=1)
                 shares[number] += floats / self._floats
 
-        threads = [threading.Thread(target=push, args=(n,)) for n in range(len(shares))]
+        # A group without a chunk would be answered at once, again and again, in everyone's way.
+        busy = [n for n in range(len(shares)) if self._client.servers[n].ranges.counts.sum()]
+        threads = [threading.Thread(target=push, args=(n,)) for n in busy]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -188,7 +188,7 @@ class NodeClient:
         """A lane's chunks, so many times round that a call's first and last wait don't matter."""
         chunks = self._holding.chunks_of(lane)
         once = len(chunks) * self._holding.floats * FLOAT_BYTES
-        times = max(2 * WINDOW // len(chunks), min(64, CALL_BYTES // once))
+        times = max(1, 2 * WINDOW // len(chunks), min(64, CALL_BYTES // once))
         return Batch.of([*chunks] * times, self._holding.floats)
 
     def _link(self, address: Any) -> Any:
