@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from manyhands import data, errors, optim
+    from manyhands import data, errors, optim, sparse
     from manyhands.callbacks import Callback, EarlyStopping, RunView
     from manyhands.strategies import EMA, Downpour, FaultPlan, Hogwild, Strategy, Synchronous
     from manyhands.trainer import Result, Trainer
@@ -30,6 +30,7 @@ __all__ = [
     "data",
     "errors",
     "optim",
+    "sparse",
 ]
 
 _HOMES = {
@@ -41,7 +42,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "errors", "optim"):
+    if name in ("data", "errors", "optim", "sparse"):
         return import_module(f"manyhands.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'manyhands' has no attribute {name!r}")

@@ -31,6 +31,7 @@ def test_the_public_names():
         "data",
         "errors",
         "optim",
+        "sparse",
     ]
     assert all(hasattr(mh, name) for name in mh.__all__)
 
