@@ -166,6 +166,21 @@ def test_a_placement_that_was_deleted_is_written_again(tmp_path: Path) -> None:
         assert registry.get(PLACEMENT_KEY) is not None
 
 
+def test_a_registry_that_is_gone_is_named_in_the_status(tmp_path: Path) -> None:
+    """As a controller finds it whose predecessor wrote to a directory that was deleted since."""
+    registry = SqliteRegistry(tmp_path / "gone" / "registry.db")
+    running = Controller(registry, ControllerSettings(servers=1, copies=1), BUCKETS, name="new")
+
+    def trouble() -> str:
+        return str(running.handle("status", {}, "wire")["trouble"])
+
+    with running:
+        wait_until(lambda: "could not be used" in trouble(), what="it says so")
+        (tmp_path / "gone").mkdir()
+        wait_until(lambda: trouble() == "", what="it is well again")
+    registry.close()
+
+
 @pytest.mark.parametrize("gap_s", [0.1, 30.0])
 def test_only_time_in_which_this_process_ran_counts_as_silence(gap_s: float) -> None:
     placement = first(3, 6)

@@ -71,7 +71,7 @@ class Controller:
         self._revision = 0  # of the placement in the registry
         self._undecided: object = None  # what the last look that led to nothing saw
         self._doubtful = False  # whether the registry may hold more than we have read
-        self._away = False
+        self._trouble = ""  # why nothing can be decided at present
         self._loop = threading.Thread(target=self._run, name="controller", daemon=True)
         self._commands = {
             "heartbeat": self._heartbeat,
@@ -183,17 +183,18 @@ class Controller:
     def _status(self, arguments: Mapping[str, Any], connection: Hashable) -> Any:
         with self._news:
             alive = self._impressions.attendance.alive(time.monotonic())
-        return status(self._bulletin.placement, alive, self._buckets.loads, self._settings.copies)
+        placed = status(self._bulletin.placement, alive, self._buckets.loads, self._settings.copies)
+        return placed | {"trouble": self._trouble or self._leadership.trouble}
 
     def _run(self) -> None:
         while not self._closed:
             try:
                 self._step()
-                self._away = False
+                self._trouble = ""
             except RegistryUnavailable as error:
-                if not self._away:
+                if not self._trouble:
                     logger.warning("Nothing can be decided, servers go on meanwhile: %s", error)
-                self._away = self._doubtful = True
+                self._trouble, self._doubtful = str(error), True
             except Exception:  # the loop must live as long as its process
                 logger.exception("A decision failed")
                 self._doubtful = True

@@ -23,7 +23,8 @@ _TRY_EVERY_S = 0.1
 class Leadership:
     """Tries to lead and goes on leading, in a thread of its own.
 
-    `name` must be this controller's alone. `guard` and `rival` may be read by any thread.
+    `name` must be this controller's alone. `guard`, `rival` and `trouble` may be read by any
+    thread.
     """
 
     def __init__(self, registry: Registry, name: bytes, *, ttl_s: float) -> None:
@@ -37,6 +38,7 @@ class Leadership:
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
         self.rival: bytes | None = None  # who leads, when it is somebody else
+        self.trouble = ""  # why the registry can't be asked who leads
 
     @property
     def guard(self) -> Entry | None:
@@ -67,17 +69,16 @@ class Leadership:
                 logger.warning("The lead was not handed over: %s", error)
 
     def _run(self) -> None:
-        away = False
         while not self._closed:
             self._woken.clear()
             try:
                 if not self._keep():
                     self._acquire()
-                away = False
+                self.trouble = ""
             except RegistryUnavailable as error:
-                if not away:
+                if not self.trouble:
                     logger.warning("The registry is away, servers go on meanwhile: %s", error)
-                away = True
+                self.trouble = str(error)
             except Exception:  # the thread must live as long as its controller
                 logger.exception("The attempt to lead failed")
             if not self._closed:

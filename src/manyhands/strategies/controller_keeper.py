@@ -21,7 +21,7 @@ from manyhands.launch.local import Role, error_of
 from manyhands.launch.role_process import Failure
 from manyhands.strategies.notices import Notices
 from manyhands.strategies.restarts import RestartHistory, too_often
-from manyhands.telemetry.events import ControllerReplaced
+from manyhands.telemetry.events import ControllerReplaced, Note
 from manyhands.transport.calls import Caller
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ _ANSWER_S = REQUEST_S + 1.0  # longer than it takes to say that the registry is 
 _LOOK_EVERY_S = 1.0
 _SILENCE_S = 15.0
 _AWAY_S = 5.0
+_TROUBLE_TOLD = 5  # answers in a row, one a second
 
 
 class ControllerKeeper:
@@ -53,6 +54,7 @@ class ControllerKeeper:
         self._last: tuple[int, str] = (0, "")  # the process that died last, and why
         self._restart_at: float | None = None
         self._excused = False
+        self._troubled = 0  # answers in a row that named a trouble
         self._answered = self._looked = time.monotonic()
         self._errands: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -170,7 +172,9 @@ class ControllerKeeper:
     def _deliver(self, command: str, arguments: dict[str, Any]) -> None:
         while not self._closing.is_set():
             try:
-                self._caller.call(command, _ANSWER_S, **arguments)
+                answer = self._caller.call(command, _ANSWER_S, **arguments)
+                if command == "status":
+                    self._pass_on(str(answer.get("trouble", "")))
             except ServerUnavailable:
                 if command == "status":
                     return
@@ -181,3 +185,18 @@ class ControllerKeeper:
             else:
                 break
         self._answered = time.monotonic()
+
+    def _pass_on(self, trouble: str) -> None:
+        """Tell of a registry that stays away while a checkpoint can be taken, and of its return.
+
+        An etcd that elects a new leader is away for a moment, which is nobody's concern.
+        """
+        before, self._troubled = self._troubled, self._troubled + 1 if trouble else 0
+        if self._troubled == _TROUBLE_TOLD:
+            message = (
+                f"{trouble} Training goes on, but nobody can take the place of a server that is "
+                "lost meanwhile: should one be, the run ends and can be resumed."
+            )
+            self._notices.tell(Note(message=message, warning=True))
+        elif before >= _TROUBLE_TOLD and not trouble:
+            self._notices.tell(Note(message="The controller can decide again."))
