@@ -1,8 +1,10 @@
 // Python's way to the flat walks over parameters: update, update_rows, squared_norm, average.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "arrays.h"
@@ -76,12 +78,15 @@ void require_rows(const ConstIntegers& rows, std::size_t height) {
 
 void update_rows(const Rule& rule, double lr, std::int64_t step, double grad_scale,
                  const Matrix& weight, const ConstIntegers& rows, const ConstMatrix& grads,
-                 const FloatsList& states) {
+                 const FloatsList& states, const std::optional<ConstFloats>& keep) {
   require(grads.shape(0) == rows.size() && grads.shape(1) == weight.shape(1),
           "The row gradients have shape " + shape_text(grads) + "; expected (" +
               std::to_string(rows.size()) + ", " + std::to_string(weight.shape(1)) + ").");
   require_states(rule, states, weight.size());
   require_rows(rows, weight.shape(0));
+  require(!keep || keep->size() == rows.size(),
+          "There are " + std::to_string(keep ? keep->size() : 0) + " shares to keep for " +
+              std::to_string(rows.size()) + " rows; expected one for each.");
   const RuleStep at = at_step(rule, lr, step, grad_scale);
   const auto width = static_cast<std::ptrdiff_t>(weight.shape(1));
   float* bases[2] = {nullptr, nullptr};
@@ -90,10 +95,14 @@ void update_rows(const Rule& rule, double lr, std::int64_t step, double grad_sca
   const std::int64_t* numbers = rows.data();
   float* base = weight.data();
   const float* grad = grads.data();
+  const float* shares = keep ? keep->data() : nullptr;
   const nb::gil_scoped_release release;
   const KernelTable& table = kernels();
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const std::ptrdiff_t at_row = numbers[i] * width;
+    if (shares != nullptr) {
+      for (std::ptrdiff_t j = 0; j < width; ++j) base[at_row + j] *= shares[i];
+    }
     table.update(at, width, base + at_row, grad + i * width, bases[0] ? bases[0] + at_row : nullptr,
                  bases[1] ? bases[1] + at_row : nullptr);
   }
@@ -147,7 +156,7 @@ void bind_updates(nb::module_& m) {
         nb::arg("states").noconvert());
   m.def("update_rows", &update_rows, "rule"_a, "lr"_a, "step"_a, "grad_scale"_a,
         nb::arg("weight").noconvert(), nb::arg("rows").noconvert(), nb::arg("grads").noconvert(),
-        nb::arg("states").noconvert());
+        nb::arg("states").noconvert(), nb::arg("keep").noconvert().none() = nb::none());
   m.def("squared_norm", &squared_norm, nb::arg("arrays").noconvert());
   m.def("average", &average, nb::arg("averaged").noconvert(), nb::arg("weights").noconvert(),
         "decay"_a);

@@ -92,8 +92,12 @@ def update_rows(
     rows: _Integers,
     grads: _Floats,
     states: Sequence[_Floats],
+    keep: _Floats | None = None,
 ) -> None:
-    """Apply gradients [k, D] to the rows named (each once) of a weight [R, D]."""
+    """Apply gradients [k, D] to the rows named (each once) of a weight [R, D].
+
+    `keep` [k] multiplies each of these rows of the weight first.
+    """
 
 def squared_norm(arrays: Sequence[_Floats]) -> float:
     """The sum of all squares, accumulated in double precision."""

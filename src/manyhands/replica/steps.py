@@ -7,7 +7,7 @@ understands; `AutogradStep` lets PyTorch differentiate anything and applies the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from torch import nn
 
 from manyhands import kernels
 from manyhands.errors import ModelError
+from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.shared_weights import States, trainable
@@ -115,7 +116,7 @@ class AutogradStep:
         return np.array(losses)
 
     def _update(self, rate: float, step: int) -> None:
-        moved = [(name, p, p.grad) for name, p in self._parameters if p.grad is not None]
+        moved = [(n, p, _together(p.grad)) for n, p in self._parameters if p.grad is not None]
         scale = clipping(self._rule, [_values(gradient) for _, _, gradient in moved])
         dense = [(n, p, g) for n, p, g in moved if g.layout == torch.strided]
         kernels.update(
@@ -147,21 +148,21 @@ class AutogradStep:
                 f"Parameter '{name}' has sparse gradients and {type(self._rule).__name__} can't "
                 f"follow them: {refusal}. Use sparse=False or a rule without it."
             )
-        together = gradient.coalesce()
-        rows, values = together.indices()[0], together.values().contiguous()
+        rows, values = gradient.indices()[0].contiguous(), gradient.values().contiguous()
         states, native = self._states.get(name, []), self._native_rule
         if self._take_rows is not None:
             self._take_rows(name, rows, values * scale)
             states, native = [], kernels.Rule(SGD.name)
-        kernels.update_rows(native, rate, step, scale, parameter.data, rows, values, states)
-
-
-def clipping(rule: Rule, gradients: Sequence[torch.Tensor]) -> float:
-    """The factor that brings gradients down to the rule's norm, as `clip_grad_norm_` has it."""
-    if rule.clip_norm is None:
-        return 1.0
-    norm = math.sqrt(kernels.squared_norm(gradients))
-    return min(1.0, rule.clip_norm / (norm + 1e-6))
+        kernels.update_rows(
+            native,
+            rate,
+            step,
+            scale,
+            _in_rows(parameter.data),
+            rows,
+            _in_rows(values),
+            [_in_rows(state) for state in states],
+        )
 
 
 def cut(batches: Any, batch_size: int, count: int) -> list[Any]:
@@ -183,9 +184,18 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1)
 
 
+def _together(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient with each of its rows once."""
+    return gradient if gradient.layout == torch.strided else gradient.coalesce()
+
+
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    dense = gradient.layout == torch.strided
-    return flat(gradient) if dense else flat(gradient.coalesce().values())
+    return flat(gradient if gradient.layout == torch.strided else gradient.values())
+
+
+def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A matrix with the same rows; a bias has rows of one number."""
+    return tensor if tensor.dim() == 2 else tensor.view(len(tensor), -1)
 
 
 def _like(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

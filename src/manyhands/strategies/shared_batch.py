@@ -30,9 +30,10 @@ from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ModelError
 from manyhands.launch.role_process import Ready
+from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
-from manyhands.replica.steps import clipping, flat
+from manyhands.replica.steps import flat
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
 from manyhands.strategies.shared_session import SharedSession
@@ -219,5 +220,5 @@ def refuse_what_cannot_be_added_up(model: nn.Module) -> None:
         if getattr(module, "sparse", False):
             raise ModelError(
                 f"'{name}' has sparse gradients, which Synchronous can't add up among several "
-                "workers: use workers=1, Hogwild or sparse=False."
+                "workers: use workers=1 or Hogwild (or sparse=False in an embedding)."
             )

@@ -142,6 +142,20 @@ def test_update_rows_equals_update_of_those_rows(name: str, simd: str) -> None:
         assert torch.equal(state, peer)
 
 
+def test_update_rows_keeps_a_share_of_each_row_first(simd: str) -> None:
+    weight = torch.ones(4, 5)
+    rows, keep = torch.tensor([3, 1]), torch.tensor([0.5, 0.25])
+    _native.update_rows(
+        _native.Rule("sgd"), 1.0, 1, 1.0, weight, rows, torch.full((2, 5), 0.1), [], keep
+    )
+    expected = torch.tensor([1.0, 0.15, 1.0, 0.4]).unsqueeze(1).expand(4, 5)
+    torch.testing.assert_close(weight, expected)
+    with pytest.raises(ValueError, match="1 shares to keep for 2 rows"):
+        _native.update_rows(
+            _native.Rule("sgd"), 1.0, 1, 1.0, weight, rows, torch.ones(2, 5), [], keep[:1]
+        )
+
+
 def test_squared_norm_sums_in_double(simd: str) -> None:
     arrays = [torch.full((1_000_003,), 0.1), unaligned(37, 3), torch.randn(4, 5)]
     exact = sum(float(a.double().square().sum()) for a in arrays)

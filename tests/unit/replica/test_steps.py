@@ -103,6 +103,33 @@ def test_sparse_rows_move_as_with_torch_and_the_others_stay(rule):
     torch.testing.assert_close(model.weight, theirs.weight, rtol=1e-4, atol=1e-6)
 
 
+class LinesOnly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Parameter(torch.arange(6.0))
+        self.other = nn.Parameter(torch.arange(6.0) - 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        lines = [torch.gather(p, 0, rows, sparse_grad=True) for p in (self.line, self.other)]
+        return (lines[0] * lines[1]).sum()
+
+
+def test_rows_of_one_number_move_as_with_torch():
+    rule, ours, theirs = optim.Adagrad(lr=0.1), LinesOnly(), LinesOnly()
+    _, weights = share(ours, rule, averaging=False)
+    step = AutogradStep(ours, lambda m, b: m(b[0]), rule, weights.states_of(0))
+    rows = torch.tensor([5, 2, 2])
+    optimizer = rule.torch_optimizer(theirs.parameters())
+    for number in range(2):
+        step.train((rows,), 3, np.full(1, rule.lr), number + 1)
+        optimizer.zero_grad()
+        theirs(rows).backward()
+        for parameter in theirs.parameters():
+            parameter.grad = parameter.grad.to_dense()
+        optimizer.step()
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
 def test_a_rule_that_cannot_follow_sparse_gradients_says_so():
     _, step = embedding_step(optim.SGD(lr=0.1, momentum=0.9))
     with pytest.raises(ModelError, match=r"sparse gradients .* momentum"):
