@@ -12,5 +12,6 @@ void bind_server(nanobind::module_& m);
 void bind_codec(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
+void bind_lsh(nanobind::module_& m);
 
 }  // namespace mh

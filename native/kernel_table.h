@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "rule_step.h"
+#include "sparse/hash_layout.h"
 
 namespace mh {
 
@@ -163,6 +164,17 @@ struct KernelTable {
   // y null: no ReLU behind the pool
   void (*max_pool_2x2_grad)(const Pool& p, const float* y, const float* dy,
                             const std::uint8_t* chosen, float* dx);
+
+  // --- hashing rows (sparse/hash_kernels.h); blocks are [width][kHashBlock], digits
+  // [hashes of all tables][kHashBlock], codes [tables][kHashBlock]. Lanes from `count` on are
+  // without meaning.
+  void (*lay_block)(Index width, const float* const* rows, int count, HashEntries entries,
+                    float* block);
+  void (*keep_largest)(Index width, Index most, int count, float* block);
+  void (*hash_winners)(const HashBins& p, const float* block, int count, std::uint8_t* digits);
+  void (*hash_signs)(const HashProjections& p, const float* block, int count,
+                     std::uint8_t* digits);
+  void (*join_digits)(const HashDigits& p, const std::uint8_t* digits, std::uint16_t* codes);
 };
 
 }  // namespace mh

@@ -9,6 +9,7 @@
 #include "linear_backward.h"
 #include "linear_forward.h"
 #include "pool.h"
+#include "sparse/hash_kernels.h"
 #include "update.h"
 #include "wire/codec_kernels.h"
 
@@ -55,6 +56,11 @@ constexpr KernelTable make_table(const char* name) {
   table.scatter_windows = &scatter_windows;
   table.max_pool_2x2 = &max_pool_2x2;
   table.max_pool_2x2_grad = &max_pool_2x2_grad;
+  table.lay_block = &lay_block;
+  table.keep_largest = &keep_largest;
+  table.hash_winners = &hash_winners;
+  table.hash_signs = &hash_signs;
+  table.join_digits = &join_digits;
   return table;
 }
 

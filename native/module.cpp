@@ -48,4 +48,5 @@ NB_MODULE(_native, m) {
   mh::bind_codec(m);
   mh::bind_flat(m);
   mh::bind_checksum(m);
+  mh::bind_lsh(m);
 }

@@ -18,6 +18,7 @@ _Floats: TypeAlias = torch.Tensor | npt.NDArray[np.float32]
 _Doubles: TypeAlias = torch.Tensor | npt.NDArray[np.float64]
 _Integers: TypeAlias = torch.Tensor | npt.NDArray[np.int64]
 _Numbers: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+_Labels: TypeAlias = torch.Tensor | npt.NDArray[np.int32]
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Outcomes: TypeAlias = npt.NDArray[np.int8]
 
@@ -544,3 +545,102 @@ class ChunkServer:
 
     @property
     def memory_bytes(self) -> int: ...
+
+class LshIndex:
+    """Hash tables of a wide layer's neurons (`native/sparse/lsh_index.h`).
+
+    Any number of threads may choose or mark at a time; `build`, `refresh` and `rebuild` wait for
+    each other and for nobody else, and may read weights that others write meanwhile. The same
+    state, inputs and seed give the same rows, for any number of threads. A row may count as not a
+    number: it is then in a bucket like any other.
+    """
+
+    def __init__(
+        self,
+        neurons: int,
+        width: int,
+        *,
+        family: str = "dwta",
+        hashes: int,
+        tables: int,
+        bucket: int,
+        bin: int = 8,
+        density: float = 1 / 3,
+        filling: str = "fifo",
+        seed: int = 0,
+    ) -> None:
+        """`family` is "simhash", "wta", "dwta" or "minhash", `filling` "fifo" or "reservoir".
+
+        A bucket holds `bucket` neurons. `bin` is for all but SimHash, `density` for SimHash and
+        MinHash.
+        """
+
+    def build(self, weight: _Floats, threads: int = 1) -> None:
+        """Put all neurons into new tables; `weight` is [neurons, width]."""
+
+    def refresh(self, weight: _Floats, threads: int = 1) -> int:
+        """Hash the marked neurons again and move them; returns how many."""
+
+    def rebuild(self, weight: _Floats, seed: int, threads: int = 1) -> None:
+        """Draw new hash functions and put all neurons into new tables."""
+
+    def codes(self, x: _Floats) -> npt.NDArray[np.uint32]:
+        """The bucket of each row of `x` [N, width] in each table: [N, tables]."""
+
+    def codes_sparse(
+        self, offsets: _Integers, columns: _Labels, values: _Floats | None
+    ) -> npt.NDArray[np.uint32]:
+        """The same for rows in compressed form, columns rising; without values, all ones."""
+
+    def choose_shared(
+        self,
+        x: _Floats,
+        label_offsets: _Integers | None,
+        labels: _Labels | None,
+        *,
+        choice: str,
+        limit: int,
+        floor: int,
+        votes: int,
+        seed: int,
+        threads: int = 1,
+    ) -> npt.NDArray[np.int64]:
+        """One active set for the batch `x` [B, width]: rows, ascending, each once.
+
+        All labels, then at most `limit` neurons from the tables by `choice` ("vanilla", "topk" or
+        "threshold", which asks for `votes`), then random ones until there are `floor`.
+        """
+
+    def choose_each(
+        self,
+        x: _Floats,
+        label_offsets: _Integers | None,
+        labels: _Labels | None,
+        *,
+        choice: str,
+        limit: int,
+        floor: int,
+        votes: int,
+        seed: int,
+        threads: int = 1,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """An active set for each sample: offsets [B + 1] and rows, ascending in each sample."""
+
+    def mark_changed(self, rows: _Integers) -> None:
+        """Say that the weights of these neurons have changed."""
+
+    def occupancy(self) -> dict[str, int]:
+        """How full the tables are: tables, buckets (of a table), slots, held, dropped,
+        empty_buckets, full_buckets and largest_bucket."""
+
+    @property
+    def built(self) -> bool:
+        """Whether the tables hold neurons."""
+
+    @property
+    def changed(self) -> int:
+        """How many neurons are marked."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Tables, codes, marks and scratch; while new tables are made there are two sets."""

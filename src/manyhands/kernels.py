@@ -3,6 +3,7 @@
 from manyhands._native import (
     ChunkServer,
     Link,
+    LshIndex,
     Plan,
     Refused,
     Rule,
@@ -24,6 +25,7 @@ from manyhands._native import (
 __all__ = [
     "ChunkServer",
     "Link",
+    "LshIndex",
     "Plan",
     "Refused",
     "Rule",
