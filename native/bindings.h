@@ -13,5 +13,6 @@ void bind_codec(nanobind::module_& m);
 void bind_flat(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
 void bind_lsh(nanobind::module_& m);
+void bind_label_lines(nanobind::module_& m);
 
 }  // namespace mh

@@ -49,4 +49,5 @@ NB_MODULE(_native, m) {
   mh::bind_flat(m);
   mh::bind_checksum(m);
   mh::bind_lsh(m);
+  mh::bind_label_lines(m);
 }

@@ -60,6 +60,7 @@ void test_client();
 void test_codec(const KernelTable& table);
 void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
+void test_label_lines();
 void test_plans(const KernelTable& table);
 void test_replication();
 void test_server();

@@ -11,6 +11,7 @@
 int main(int argc, char** argv) {
   const bool shared = argc > 1 && std::strcmp(argv[1], "shared") == 0;
   if (!shared) {
+    mh::test::test_label_lines();
     mh::test::test_client();
     mh::test::test_server();
     mh::test::test_replication();

@@ -37,6 +37,38 @@ def flush_denormals() -> None:
 def keep_freed_memory() -> None:
     """Let the process reuse large freed buffers instead of unmapping them (glibc only)."""
 
+class LabelLines:
+    """What `parse_label_lines` found. The arrays belong to this object; each asks it anew."""
+
+    label_counts: npt.NDArray[np.int64]
+    feature_counts: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int32]
+    columns: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    lines: int
+    blank: int
+    faults: int
+    repeats: int
+    first_faults: list[tuple[int, str]]
+    first_repeats: list[tuple[int, str]]
+
+def parse_label_lines(
+    text: bytes | bytearray | memoryview,
+    first_line: int,
+    *,
+    first_label: int,
+    label_count: int,
+    first_feature: int,
+    feature_count: int,
+    most_notes: int,
+) -> LabelLines:
+    """Lines "12,7 4:0.5 19:1.25" as numbers: per sample how many labels and features it has, then
+    all of them, ascending and each once within a sample.
+
+    A number of the file is one of `count` from `first` on, and becomes an index from 0. A line that
+    is no sample is a fault, with the reason; `most_notes` faults, and repeats, are kept in words.
+    """
+
 def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
     """CRC-32C of the bytes, going on from that of what came before them."""
 

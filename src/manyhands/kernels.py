@@ -2,6 +2,7 @@
 
 from manyhands._native import (
     ChunkServer,
+    LabelLines,
     Link,
     LshIndex,
     Plan,
@@ -15,6 +16,7 @@ from manyhands._native import (
     flush_denormals,
     keep_freed_memory,
     merge,
+    parse_label_lines,
     simd,
     squared_norm,
     take,
@@ -24,6 +26,7 @@ from manyhands._native import (
 
 __all__ = [
     "ChunkServer",
+    "LabelLines",
     "Link",
     "LshIndex",
     "Plan",
@@ -37,6 +40,7 @@ __all__ = [
     "flush_denormals",
     "keep_freed_memory",
     "merge",
+    "parse_label_lines",
     "simd",
     "squared_norm",
     "take",

@@ -13,12 +13,13 @@ from torch.utils.data import DataLoader, Dataset
 from manyhands.data.arrays import arrays
 from manyhands.data.images import images
 from manyhands.data.source import Source
+from manyhands.data.sparse_source import as_csr, sparse
 from manyhands.data.torch_dataset import from_dataset
 from manyhands.errors import DataError
 
 ACCEPTED = (
-    "a source from manyhands.data, a pair (x, y) of arrays or tensors, a map-style Dataset, "
-    "or the path of a folder of images"
+    "a source from manyhands.data, a pair (x, y) of arrays, tensors or sparse matrices, "
+    "a map-style Dataset, or the path of a folder of images"
 )
 
 
@@ -45,7 +46,8 @@ def _from_path(path: Path) -> Source:
         problem = "is a file" if path.exists() else "does not exist"
         raise DataError(
             f"{path} {problem}: expected a folder with one sub-folder of images per class; "
-            "for idx files use manyhands.data.idx(images, labels)."
+            "for idx files use manyhands.data.idx(images, labels), for extreme-label text "
+            "manyhands.data.extreme(path)."
         )
     return images(path)
 
@@ -53,6 +55,8 @@ def _from_path(path: Path) -> Source:
 def _from_pair(data: tuple[Any, ...] | list[Any]) -> Source:
     if len(data) != 2:
         raise DataError(f"data is a {type(data).__name__} of {len(data)}: expected a pair (x, y).")
+    if as_csr(data[0]) is not None:
+        return sparse(data[0], data[1])
     return arrays(data[0], data[1])
 
 
