@@ -69,20 +69,30 @@ std::uint64_t push_factors(PythonLink& self, std::uint32_t chunk, const ConstMat
       [&](Link& link) { return link.push_factors({chunk, lease}, factors, update, seen, how); });
 }
 
-std::uint64_t push_rows(PythonLink& self, std::uint32_t chunk, const Numbers& rows,
-                        const ConstMatrix& values, double rate, std::uint32_t steps,
-                        std::uint64_t sequence, std::uint64_t seen, std::uint32_t lease) {
-  if (rows.size() != values.shape(0)) {
-    refuse("There are " + text(rows.size()) + " row numbers and values of shape " +
-           shape_text(values) + "; expected as many.");
-  }
-  require_payload(values.size() + rows.size());
+void push_rows(PythonLink& self, const Numbers& chunks, const ConstIntegers& row_starts,
+               const ConstIntegers& row_counts, const Numbers& rows, const ConstFloats& values,
+               const ConstIntegers& value_starts, const ConstIntegers& widths, double rate,
+               std::uint32_t steps, std::uint64_t sequence, const Counters& versions,
+               const std::optional<Numbers>& leases, const std::optional<Outcomes>& outcomes) {
+  const ChunkList list(chunks, row_starts, row_counts, {versions, leases, outcomes}, rows.size());
+  require_row_values(list, value_starts, widths, values.size());
   const std::vector<std::uint32_t> numbers = numbers_of(rows, "rows");
-  const client::Rows sparse{static_cast<std::uint32_t>(numbers.size()), numbers.data(),
-                            values.data(), values.size()};
+  const client::Rows sparse{numbers.data(), values.data(), value_starts.data(), widths.data()};
   const client::Update update{static_cast<float>(rate), steps, sequence};
-  return self.call(
-      [&](Link& link) { return link.push_rows({chunk, lease}, sparse, update, seen); });
+  self.call([&](Link& link) { link.push_rows(list, sparse, update); });
+}
+
+void pull_rows(PythonLink& self, const Numbers& chunks, const ConstIntegers& starts,
+               const ConstIntegers& counts, const Floats& out, const ConstIntegers& widths,
+               const ConstIntegers& row_starts, const Flags& changed, const Counters& eras,
+               const Counters& versions, const std::optional<Numbers>& leases,
+               const std::optional<Outcomes>& outcomes, const std::string& encoding) {
+  const ChunkList list(chunks, starts, counts, {versions, leases, outcomes}, out.size());
+  require_row_flags(list, widths, row_starts, changed.size(), eras.size());
+  const Encoding how = values_encoding(encoding);
+  const client::KnownRows known{eras.data(), widths.data(), row_starts.data(), changed.data()};
+  float* to = out.data();
+  self.call([&](Link& link) { link.pull_rows(list, known, to, how); });
 }
 
 void set(PythonLink& self, std::uint32_t chunk, std::uint32_t array, const ConstFloats& values,
@@ -170,8 +180,14 @@ void bind_client(nb::module_& m) {
       .def("push_factors", &push_factors, "chunk"_a, nb::arg("a").noconvert(),
            nb::arg("d").noconvert(), nb::kw_only(), "rate"_a, "steps"_a, "sequence"_a, "seen"_a,
            "lease"_a = 0, "encoding"_a = "float32")
-      .def("push_rows", &push_rows, "chunk"_a, nb::arg("rows").noconvert(), values, nb::kw_only(),
-           "rate"_a, "steps"_a, "sequence"_a, "seen"_a, "lease"_a = 0)
+      .def("push_rows", &push_rows, chunks, nb::arg("row_starts").noconvert(),
+           nb::arg("row_counts").noconvert(), nb::arg("rows").noconvert(), values, nb::kw_only(),
+           nb::arg("value_starts").noconvert(), nb::arg("widths").noconvert(), "rate"_a, "steps"_a,
+           "sequence"_a, versions, leases, outcomes)
+      .def("pull_rows", &pull_rows, chunks, starts, counts, out, nb::kw_only(),
+           nb::arg("widths").noconvert(), nb::arg("row_starts").noconvert(),
+           nb::arg("changed").noconvert(), nb::arg("eras").noconvert(), versions, leases, outcomes,
+           "encoding"_a = "float32")
       .def("set", &set, "chunk"_a, "array"_a, values, nb::kw_only(), "sequence"_a,
            "updates"_a = 0, "lease"_a = 0)
       .def("get", &get, "chunk"_a, "array"_a, out, nb::kw_only(), "lease"_a = 0)

@@ -41,10 +41,12 @@ void construct(ChunkServer* self, std::uint32_t lanes, std::size_t max_payload_b
 
 void add_chunk(ChunkServer& self, std::uint32_t chunk, std::uint32_t lane, std::uint32_t parameter,
                std::uint32_t first_row, std::uint32_t rows, std::uint32_t row_floats,
-               const Rule& rule, const std::vector<float>& state_starts, std::uint32_t lease) {
+               const Rule& rule, const std::vector<float>& state_starts, std::uint32_t lease,
+               bool by_rows) {
   const auto states = static_cast<std::uint32_t>(state_starts.size());
-  self.add_chunk({chunk, lane, parameter, first_row, rows, row_floats, lease, states},
-                 {rule, state_starts});
+  server::ChunkShape shape{chunk, lane, parameter, first_row, rows, row_floats, lease, states};
+  shape.by_rows = by_rows;
+  self.add_chunk(shape, {rule, state_starts});
 }
 
 void adopt(ChunkServer& self, int fd, std::uint32_t lane, std::uint64_t client, bool admin,
@@ -157,7 +159,8 @@ void bind_server(nb::module_& m) {
            "max_payload_bytes"_a = std::size_t{64} << 20, "refuse_nonfinite"_a = true,
            "staleness"_a = "ignore", "pin"_a = true, "replicated"_a = false)
       .def("add_chunk", &add_chunk, "chunk"_a, nb::kw_only(), "lane"_a, "parameter"_a,
-           "first_row"_a, "rows"_a, "row_floats"_a, "rule"_a, "state_starts"_a, "lease"_a = 0)
+           "first_row"_a, "rows"_a, "row_floats"_a, "rule"_a, "state_starts"_a, "lease"_a = 0,
+           "by_rows"_a = false)
       .def("start", &ChunkServer::start, release())
       .def("stop", &ChunkServer::stop, release())
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "lane"_a, "client"_a, "admin"_a = false,

@@ -14,6 +14,7 @@
 namespace mh {
 
 using Outcomes = nb::ndarray<std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] inline void refuse(const std::string& message) {
@@ -98,6 +99,51 @@ class ChunkList {
   std::vector<std::uint32_t> numbers_, leases_;
   client::Chunks chunks_;
 };
+
+// Whether `count` items of a size from `start` on lie within so many.
+inline bool within(std::int64_t start, std::int64_t count, std::int64_t each, std::size_t size) {
+  const auto room = static_cast<std::int64_t>(size);
+  return start >= 0 && start <= room && each >= 1 && count <= (room - start) / each;
+}
+
+// The values of each chunk's rows lie within so many floats and fit a payload.
+inline void require_row_values(const client::Chunks& chunks, const ConstIntegers& value_starts,
+                               const ConstIntegers& widths, std::size_t floats) {
+  if (value_starts.size() != chunks.size || widths.size() != chunks.size) {
+    refuse("There are " + text(chunks.size) + " chunks, " + text(value_starts.size()) +
+           " places of values and " + text(widths.size()) + " widths; expected as many of each.");
+  }
+  for (std::size_t i = 0; i < chunks.size; ++i) {
+    const std::int64_t width = widths.data()[i], rows = chunks.counts[i];
+    if (!within(value_starts.data()[i], rows, width, floats)) {
+      refuse("The values of " + std::to_string(rows) + " rows of " + std::to_string(width) +
+             " floats from " + std::to_string(value_starts.data()[i]) +
+             " on are not inside an array of " + text(floats) + ".");
+    }
+    require_payload(static_cast<std::size_t>(rows * (width + 1)));
+  }
+}
+
+// Each chunk is whole rows, and has a flag for every one of them.
+inline void require_row_flags(const client::Chunks& chunks, const ConstIntegers& widths,
+                              const ConstIntegers& row_starts, std::size_t flags,
+                              std::size_t eras) {
+  if (widths.size() != chunks.size || row_starts.size() != chunks.size || eras != chunks.size) {
+    refuse("There are " + text(chunks.size) + " chunks, " + text(widths.size()) + " widths, " +
+           text(row_starts.size()) + " places of rows and " + text(eras) +
+           " eras; expected as many of each.");
+  }
+  for (std::size_t i = 0; i < chunks.size; ++i) {
+    const std::int64_t width = widths.data()[i], floats = chunks.counts[i];
+    if (width >= 1 && floats % width == 0 &&
+        within(row_starts.data()[i], floats / width, 1, flags)) {
+      continue;
+    }
+    refuse("A chunk of " + std::to_string(floats) + " floats in rows of " + std::to_string(width) +
+           " has its flags from " + std::to_string(row_starts.data()[i]) + " of " + text(flags) +
+           " on; expected whole rows and a flag for each.");
+  }
+}
 
 // An array that goes with one of `floats`, or null.
 inline float* beside(const Floats& array, std::size_t floats) {

@@ -112,8 +112,7 @@ class WholeNumbers:
             group.push_pull(pushed.dense, self._out, rate=1.0, steps=1)
         for parameter, (a, d) in pushed.factors.items():
             group.push_factors(parameter, a, d, rate=1.0, steps=1)
-        for parameter, (rows, values) in pushed.rows.items():
-            group.push_rows(parameter, rows, values, rate=1.0, steps=1)
+        group.push_rows(pushed.rows, rate=1.0, steps=1)
 
     def weights(self) -> Floats:
         """All weights as they are now."""

@@ -168,6 +168,17 @@ std::uint8_t* Exchange::place_for_payload() {
       scratch_.resize(reply_.payload_bytes);
       return scratch_.data();
     }
+    case Kind::kRowValues: {
+      const Request& request = window_.at(reply_to_);
+      const std::uint64_t floats = std::uint64_t{reply_.count} * request.row_floats;
+      if (request.row_floats == 0 || floats > request.floats || encoding > Encoding::kInt8 ||
+          reply_.payload_bytes !=
+              reply_.count * sizeof(std::uint32_t) + wire::encoded_bytes(encoding, floats)) {
+        break;
+      }
+      scratch_.resize(reply_.payload_bytes);
+      return scratch_.data();
+    }
     case Kind::kRefused:
       if (reply_.payload_bytes > kLongestSentence) break;
       scratch_.resize(reply_.payload_bytes);
@@ -183,7 +194,11 @@ void Exchange::finish_reply(Errand& errand) {
     note_refusal(errand);
   } else {
     const Request& request = window_.at(reply_to_);
-    if (request.out) place_values(request);
+    if (static_cast<Kind>(reply_.kind) == Kind::kRowValues) {
+      place_rows(request);
+    } else if (request.out) {
+      place_values(request);
+    }
     errand.answered(reply_to_, request, reply_);
   }
   window_.mark_answered(reply_to_);
@@ -193,6 +208,21 @@ void Exchange::place_values(const Request& request) {
   const Encoding encoding = wire::encoding_of(reply_.flags);
   if (encoding == Encoding::kFloat32) return;  // they were received where they belong
   wire::decode(encoding, scratch_.data(), scratch_.size(), request.floats, request.out);
+}
+
+void Exchange::place_rows(const Request& request) {
+  const std::size_t width = request.row_floats, rows = request.floats / width;
+  const std::size_t numbers_bytes = reply_.count * sizeof(std::uint32_t);
+  row_values_.resize(reply_.count * width);
+  wire::decode(wire::encoding_of(reply_.flags), scratch_.data() + numbers_bytes,
+               scratch_.size() - numbers_bytes, row_values_.size(), row_values_.data());
+  for (std::size_t i = 0; i < reply_.count; ++i) {
+    std::uint32_t row;
+    std::memcpy(&row, scratch_.data() + i * sizeof row, sizeof row);
+    if (row >= rows) lose_over_reply("which names a row that the chunk does not have");
+    std::memcpy(request.out + row * width, row_values_.data() + i * width, width * sizeof(float));
+    request.changed[row] = 1;
+  }
 }
 
 void Exchange::note_refusal(Errand& errand) {

@@ -52,6 +52,7 @@ class Exchange {
   std::uint8_t* place_for_payload();
   void finish_reply(Errand& errand);
   void place_values(const Request& request);
+  void place_rows(const Request& request);
   void note_refusal(Errand& errand);
   [[noreturn]] void lose(const std::string& why);
   [[noreturn]] void lose_over_reply(const std::string& why);
@@ -68,7 +69,8 @@ class Exchange {
   bool in_reply_ = false;  // its header was taken, its payload is not complete
   wire::Header reply_;
   std::size_t reply_to_ = Window::kNone;
-  std::vector<std::uint8_t> scratch_;  // sentences and encoded values
+  std::vector<std::uint8_t> scratch_;  // sentences, rows and encoded values
+  std::vector<float> row_values_;
   std::optional<Refused> refused_;     // the first of a run, or the first but for stale leases
   double waited_s_ = 0.0;
 };

@@ -34,13 +34,15 @@ struct ChunkErrand : Errand {
     const auto n = static_cast<std::size_t>(chunks.counts[i]);
     const Address at = chunks.address(i);
     const auto version = shared.copy(at.chunk, at.lease, n, out + chunks.starts[i]);
-    if (!version) {
-      const auto code = static_cast<std::uint32_t>(wire::Refusal::kStaleLease);
-      if (!stale) stale.emplace(code, at.chunk, moved_sentence(at));
-      return refused(i, code);
-    }
+    if (!version) return moved(i, at);
     traffic.pulled_bytes += n * sizeof(float);
     carried_out(i, *version);
+  }
+
+  void moved(std::size_t i, const Address& at) {
+    const auto code = static_cast<std::uint32_t>(wire::Refusal::kStaleLease);
+    if (!stale) stale.emplace(code, at.chunk, moved_sentence(at));
+    refused(i, code);
   }
 
   void require_places() const {
@@ -122,6 +124,86 @@ struct PullErrand : ChunkErrand {
   Encoding encoding{};
 };
 
+struct PushRowsErrand : ChunkErrand {
+  using ChunkErrand::ChunkErrand;
+
+  void prepare(std::size_t i, Request& request) override {
+    const auto n = static_cast<std::size_t>(chunks.counts[i]);
+    envelope.address_update(request, Kind::kRows, chunks.address(i), update.sequence, update,
+                            static_cast<std::uint64_t>(chunks.versions[i]));
+    request.header.count = static_cast<std::uint32_t>(n);
+    request.add_part(rows.numbers + chunks.starts[i], n * sizeof(std::uint32_t));
+    request.add_part(rows.values + rows.value_starts[i],
+                     n * static_cast<std::size_t>(rows.widths[i]) * sizeof(float));
+  }
+
+  void answered(std::size_t i, const Request& request, const wire::Header& reply) override {
+    traffic.pushed_bytes += request.header.payload_bytes;
+    carried_out(i, reply.seen);
+  }
+
+  Rows rows{};
+  Update update{};
+};
+
+struct PullRowsErrand : ChunkErrand {
+  using ChunkErrand::ChunkErrand;
+
+  std::size_t width(std::size_t i) const { return static_cast<std::size_t>(known.widths[i]); }
+  std::size_t rows(std::size_t i) const {
+    return static_cast<std::size_t>(chunks.counts[i]) / width(i);
+  }
+
+  void prepare(std::size_t i, Request& request) override {
+    envelope.address(request, Kind::kPullRows, chunks.address(i), i);
+    request.header.flags = wire::with_encoding(0, encoding);
+    request.header.seen = static_cast<std::uint64_t>(chunks.versions[i]);
+    request.header.place = static_cast<std::uint64_t>(known.eras[i]);
+    request.out = out + chunks.starts[i];
+    request.floats = static_cast<std::size_t>(chunks.counts[i]);
+    request.row_floats = width(i);
+    request.changed = known.changed + known.row_starts[i];
+  }
+
+  void answered(std::size_t i, const Request& request, const wire::Header& reply) override {
+    traffic.pulled_bytes += reply.payload_bytes;
+    const bool whole = static_cast<Kind>(reply.kind) == Kind::kValues;
+    if (whole) std::fill_n(request.changed, rows(i), std::uint8_t{1});
+    note(i, reply.seen, reply.place);
+  }
+
+  void copy_all() {
+    for (std::size_t i = 0; i < chunks.size; ++i) copy_rows(i);
+  }
+
+  void copy_rows(std::size_t i) {
+    const Address at = chunks.address(i);
+    const SharedValues::Known since{static_cast<std::uint64_t>(known.eras[i]),
+                                    static_cast<std::uint64_t>(chunks.versions[i])};
+    const auto copied = shared.copy_rows(at.chunk, at.lease, rows(i), width(i), since,
+                                         out + chunks.starts[i],
+                                         known.changed + known.row_starts[i]);
+    if (!copied) return moved(i, at);
+    traffic.pulled_bytes += copied->rows * width(i) * sizeof(float);
+    note(i, copied->now.version, copied->now.era);
+  }
+
+  void require_row_places() const {
+    for (std::size_t i = 0; i < chunks.size; ++i) {
+      shared.require_rows(chunks.numbers[i], rows(i), width(i));
+    }
+  }
+
+  void note(std::size_t i, std::uint64_t version, std::uint64_t era) {
+    known.eras[i] = static_cast<std::int64_t>(era);
+    carried_out(i, version);
+  }
+
+  KnownRows known{};
+  float* out = nullptr;
+  Encoding encoding{};
+};
+
 // A single request, prepared by a function.
 template <typename Prepare>
 struct OneErrand : Errand {
@@ -190,14 +272,24 @@ std::uint64_t Link::push_factors(const Address& chunk, const Factors& f, const U
   }).version;
 }
 
-std::uint64_t Link::push_rows(const Address& chunk, const Rows& rows, const Update& update,
-                              std::uint64_t seen) {
-  return run_one([&](Request& request) {
-    envelope_.address_update(request, Kind::kRows, chunk, update.sequence, update, seen);
-    request.header.count = rows.count;
-    request.add_part(rows.numbers, rows.count * sizeof(std::uint32_t));
-    request.add_part(rows.values, rows.floats * sizeof(float));
-  }).version;
+void Link::push_rows(const Chunks& chunks, const Rows& rows, const Update& update) {
+  PushRowsErrand errand(chunks, envelope_, shared_, traffic_);
+  errand.rows = rows;
+  errand.update = update;
+  exchange_.run(errand);
+}
+
+void Link::pull_rows(const Chunks& chunks, const KnownRows& known, float* out,
+                     Encoding encoding) {
+  PullRowsErrand errand(chunks, envelope_, shared_, traffic_);
+  errand.known = known;
+  errand.out = out;
+  errand.encoding = encoding;
+  if (!shared_.given()) return exchange_.run(errand);
+  errand.require_row_places();
+  exchange_.require_alive();
+  errand.copy_all();
+  errand.end();
 }
 
 std::uint64_t Link::set(const Address& chunk, std::uint32_t array, const float* values,

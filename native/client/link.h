@@ -45,11 +45,21 @@ struct Factors {
   std::size_t d_floats;
 };
 
+// Rows of many chunks. Of each chunk, its range says which of `numbers` are its rows, in its own
+// numbering; their values begin at its place in `values`, so many floats a row.
 struct Rows {
-  std::uint32_t count;
   const std::uint32_t* numbers;
   const float* values;
-  std::size_t floats;
+  const std::int64_t* value_starts;
+  const std::int64_t* widths;
+};
+
+// What is known of chunks' rows: see server/row_changes.h.
+struct KnownRows {
+  std::int64_t* eras;               // in: of the versions that are known; out: of those answered
+  const std::int64_t* widths;       // floats of a row
+  const std::int64_t* row_starts;   // of each chunk's rows in `changed`
+  std::uint8_t* changed;            // receives 1 for every row that came
 };
 
 // Of payloads, as encoded.
@@ -76,11 +86,15 @@ class Link {
   void push_pull(const Chunks& chunks, const float* values, float* sent, float* out,
                  const Update& update, const Compression& compression);
 
+  // Rows of each chunk; the chunks' ranges are those of the rows' numbers.
+  void push_rows(const Chunks& chunks, const Rows& rows, const Update& update);
+  // Fetches the rows that changed since the versions and eras that are known, or whole chunks.
+  void pull_rows(const Chunks& chunks, const KnownRows& known, float* out,
+                 wire::Encoding encoding);
+
   // These return the chunk's version.
   std::uint64_t push_factors(const Address& chunk, const Factors& factors, const Update& update,
                              std::uint64_t seen, wire::Encoding encoding);
-  std::uint64_t push_rows(const Address& chunk, const Rows& rows, const Update& update,
-                          std::uint64_t seen);
   // `updates`, if not 0, is how many the chunk is to believe that it has had.
   std::uint64_t set(const Address& chunk, std::uint32_t array, const float* values,
                     std::size_t floats, std::uint64_t sequence, std::uint32_t updates);

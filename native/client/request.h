@@ -22,6 +22,8 @@ struct Request {
 
   float* out = nullptr;  // where values of the answer go; null: an acknowledgement is expected
   std::size_t floats = 0;
+  std::size_t row_floats = 0;       // not 0: the answer may be some rows of those values alone
+  std::uint8_t* changed = nullptr;  // one for each row: receives 1 where the answer brings it
   bool answered = false;
 
   // Forgets everything but the memory of `encoded`.
@@ -30,6 +32,8 @@ struct Request {
     part_count = 0;
     out = nullptr;
     floats = 0;
+    row_floats = 0;
+    changed = nullptr;
     answered = false;
   }
 

@@ -124,6 +124,7 @@ void Applier::apply_piece(Chunk& chunk, const Update& update) {
     update_range(chunk, summing(at_step(chunk.rule, partial->rate, number, 1.0), h.steps),
                  grad + (first - frame.first), first, end - first);
     partial->floats = end;
+    chunk.row_changes.begin_era();  // the rest may never come
   }
   if (!frame.last) return;
   const double rate = partial->rate;
@@ -148,6 +149,7 @@ void Applier::apply_rows(Chunk& chunk, const Update& update) {
     if (row >= chunk.shape->rows) continue;  // changed in the client's memory since it was checked
     std::memcpy(row_grad.data(), grads + i * width * sizeof(float), width * sizeof(float));
     update_range(chunk, step, row_grad.floats(), row * width, width);
+    chunk.row_changes.note(row, chunk.version() + 1);
   }
   finish(chunk, update, rate);
 }
@@ -171,7 +173,11 @@ void Applier::count(Chunk& chunk, const Update& update, double rate) {
   if (!chunk.copies.empty()) {
     context_.replication->record(update.frame, {&chunk, 1}, static_cast<float>(rate));
   }
-  chunk.advance();
+  if (kind_of(update) == Kind::kRows) {
+    chunk.advance_rows();
+  } else {
+    chunk.advance();
+  }
   admission_.acknowledge({&chunk, 1}, update);
 }
 

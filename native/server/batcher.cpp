@@ -14,12 +14,14 @@ void Batcher::add(Connection& from, const Frame& frame) {
   if (!frame.shape) return from.replies.refuse(reply, frame.refusal, frame.sentence);
   Chunk& chunk = context_.store.at(*frame.shape);
   const auto kind = static_cast<Kind>(frame.header.kind);
-  if (kind != Kind::kPull && kind != Kind::kGet) return enqueue(from, frame, reply);
+  if (!is_pull(kind) && kind != Kind::kGet) return enqueue(from, frame, reply);
   if (!serve_or_refuse({&chunk, 1}, frame.header, from.replies, reply)) return;
   if (kind == Kind::kGet) {
     return from.replies.give_values(reply, chunk, frame.header.count, Encoding::kFloat32);
   }
-  from.replies.give_values(reply, chunk, 0, wire::encoding_of(frame.header.flags));
+  const Encoding encoding = wire::encoding_of(frame.header.flags);
+  if (kind == Kind::kPull) return from.replies.give_values(reply, chunk, 0, encoding);
+  from.replies.give_changed_rows(reply, chunk, {frame.header.place, frame.header.seen}, encoding);
 }
 
 void Batcher::enqueue(Connection& from, const Frame& frame, std::size_t reply) {

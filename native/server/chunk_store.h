@@ -13,6 +13,7 @@
 #include "rule_step.h"
 #include "server/copies.h"
 #include "server/layout.h"
+#include "server/row_changes.h"
 #include "server/sequence_log.h"
 #include "wire/frame.h"
 
@@ -24,6 +25,8 @@ struct SharedLine {
   std::uint32_t lease;       // under which this server is the chunk's primary; 0: it is not
   std::uint32_t last_lease;  // under which the last update was applied
   std::uint32_t held;        // 1: a copy of the chunk is here
+  std::uint32_t unused;
+  std::uint64_t era;  // in which changes are noted by row (row_changes.h); 0: they are not
 };
 
 struct Chunk {
@@ -47,11 +50,17 @@ struct Chunk {
   std::uint32_t lease = 0;  // the highest that is known
   Copies copies;            // elsewhere, while this one is the primary
   std::vector<Waiting> waiting;  // replies that are held back until the copies have a version
+  RowChanges row_changes;        // of a chunk whose updates name rows
 
   std::uint64_t version() const { return __atomic_load_n(&line->version, __ATOMIC_RELAXED); }
   std::uint32_t last_lease() const { return __atomic_load_n(&line->last_lease, __ATOMIC_RELAXED); }
-  // An update was applied under the lease that is known.
-  void advance() { stand_at(lease, version() + 1); }
+  // An update was applied under the lease that is known, to any rows.
+  void advance() {
+    advance_rows();
+    row_changes.begin_era();
+  }
+  // The same, and the rows that it changed were noted with the version that this makes.
+  void advance_rows() { stand_at(lease, version() + 1); }
   void stand_at(std::uint32_t last_lease, std::uint64_t version);
 
   // Takes a role under a lease. The first one begins with zeros and the states' starts. Contents
@@ -86,6 +95,7 @@ struct ChunkStart {
 // Where a chunk lies in the server's shared memory, in bytes.
 struct Place {
   std::size_t weights, version;
+  std::size_t row_versions = 0;  // of a chunk whose updates name rows, else 0
 };
 
 class ChunkStore {

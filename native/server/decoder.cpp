@@ -25,7 +25,7 @@ Verdict skip(Refusal refusal, std::string sentence) {
 }
 
 bool is_request(Kind kind) {
-  return is_update(kind) || kind == Kind::kPull || kind == Kind::kSet || kind == Kind::kGet ||
+  return is_update(kind) || is_pull(kind) || kind == Kind::kSet || kind == Kind::kGet ||
          kind == Kind::kAlign || kind == Kind::kSnapshot || kind == Kind::kShare;
 }
 
@@ -63,7 +63,7 @@ Verdict check_frame(const Header& h, const Sender& sender, std::uint64_t max_pay
 Verdict check_replicated(const Header& h, const Sender& sender) {
   const auto kind = static_cast<Kind>(h.kind);
   if (kind == Kind::kShare) return {};
-  if (h.lease == 0 || kind == Kind::kPull || kind == Kind::kGet) {
+  if (h.lease == 0 || is_pull(kind) || kind == Kind::kGet) {
     return skip(Refusal::kNotAllowed, "What copies are to take is an update, under a lease.");
   }
   if (by_reference(h) && h.payload_bytes > sender.shared_bytes) {
@@ -200,6 +200,7 @@ Verdict check_contents(const Header& h, const ChunkShape& shape) {
     case Kind::kRows:
       return check_rows(h, shape);
     case Kind::kPull:
+    case Kind::kPullRows:
       return check_pull(h);
     case Kind::kAlign:
       return expect_bytes(h, 0);

@@ -45,6 +45,10 @@ Verdict check(const wire::Header& header, const Sender& sender, const Layout& la
 inline bool is_update(wire::Kind kind) {
   return kind == wire::Kind::kDelta || kind == wire::Kind::kFactors || kind == wire::Kind::kRows;
 }
+// Whether a frame asks for weights, of which it may name the version that it has.
+inline bool is_pull(wire::Kind kind) {
+  return kind == wire::Kind::kPull || kind == wire::Kind::kPullRows;
+}
 inline bool by_reference(const wire::Header& header) {
   return (header.flags & wire::kByReference) != 0;
 }

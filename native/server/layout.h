@@ -22,6 +22,7 @@ struct ChunkShape {
   std::uint32_t span_rows = 0;
   std::uint32_t span_chunks = 0;
   std::uint32_t slot = 0;  // its place among the chunks of its lane, in the order of their rows
+  bool by_rows = false;    // updates name rows: which changed when is noted (row_changes.h)
 
   std::size_t floats() const { return std::size_t{rows} * row_floats; }
 };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,17 @@
 
 namespace mh::server {
 
+// What a client has of a chunk: all up to a version of an era (row_changes.h).
+struct Known {
+  std::uint64_t era, version;
+};
+
 struct Reply {
   wire::Header header;
   const Chunk* chunk = nullptr;   // of values
   const float* values = nullptr;  // null: none are sent
+  std::optional<Known> known;     // what is sent depends on it, and is found out when it is sent
+  std::vector<std::uint8_t> rows;  // the payload, of rows
   bool withdrawn = false;         // nothing is sent
   std::string sentence;
 };
@@ -34,6 +42,9 @@ class Replies {
   void acknowledge(std::size_t place, std::uint64_t version);
   void give_values(std::size_t place, const Chunk& chunk, std::size_t array,
                    wire::Encoding encoding);
+  // The rows that changed since, or all values where that is not known or no fewer bytes.
+  void give_changed_rows(std::size_t place, const Chunk& chunk, const Known& known,
+                         wire::Encoding encoding);
   void refuse(std::size_t place, wire::Refusal refusal, const std::string& sentence);
   // Whether a copy is where its primary asks.
   void say_in_step(std::size_t place, bool in_step);
@@ -48,6 +59,8 @@ class Replies {
   struct Parts;
   void gather(Parts& parts);
   void add_parts(Reply& reply, Parts& parts);
+  void find_rows(std::size_t place);
+  void take_rows(Reply& reply, wire::Encoding encoding);
   void drop(std::size_t bytes);
   std::size_t size_of(const Reply& reply) const;
 
@@ -57,6 +70,9 @@ class Replies {
   std::size_t head_sent_ = 0;  // bytes of it that were
   Block encoded_;              // the values of the reply at `encoded_at_`
   std::size_t encoded_at_ = 0;
+  std::size_t rows_bytes_ = 0;          // of replies' rows that are not all sent
+  std::vector<std::uint32_t> changed_;  // the rows of the reply at hand
+  std::vector<float> gathered_;         // and their values, on the way to an encoding
 };
 
 }  // namespace mh::server

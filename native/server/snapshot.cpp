@@ -57,6 +57,7 @@ void restore(Chunk& chunk, const SnapshotHead& head, const std::uint8_t* payload
   }
   chunk.begun = head.begun;
   chunk.stand_at(head.last_lease, head.version);
+  chunk.row_changes.begin_era();
 }
 
 }  // namespace mh::server

@@ -17,6 +17,7 @@
 #include "random.h"
 #include "raw_frames.h"
 #include "server/decoder.h"
+#include "server/row_changes.h"
 #include "server/server.h"
 #include "server/snapshot.h"
 #include "wire/codec.h"
@@ -42,7 +43,7 @@ void require(bool condition, const char* what) {
 }
 
 std::vector<server::ChunkShape> shapes() {
-  return {
+  std::vector<server::ChunkShape> made{
       {0, 0, 0, 0, 1, 100, 0, 0},      // plain
       {1, 0, 1, 0, 7, 10, 0, 1},       // a span of two chunks
       {2, 0, 1, 7, 5, 10, 0, 1},       //
@@ -50,6 +51,8 @@ std::vector<server::ChunkShape> shapes() {
       {4, 0, 3, 0, 3, 1, 9, 0},        // under another lease
       {5, 1, 4, 0, 1, 10, 0, 0},       // on another lane
   };
+  for (const std::size_t chunk : {1, 3, 4}) made[chunk].by_rows = true;
+  return made;
 }
 
 server::ChunkStart start_of(const server::ChunkShape& shape) {
@@ -296,10 +299,15 @@ Bytes clients_frame(Random& random) {
   static std::uint64_t sequence = 0;
   const server::ChunkShape& shape = some_chunk(random);
   const Kind kinds[] = {Kind::kDelta, Kind::kFactors, Kind::kRows, Kind::kPull, Kind::kSet,
-                        Kind::kGet};
-  Header h = header_of(kinds[random.next() % 6], shape.chunk, kClient, ++sequence);
+                        Kind::kGet, Kind::kPullRows};
+  Header h = header_of(kinds[random.next() % 7], shape.chunk, kClient, ++sequence);
   h.lease = random.next() % 2 ? shape.lease : 0;
   h.flags = random.next() % 4 == 0 ? wire::kWantValues : 0;
+  if (static_cast<Kind>(h.kind) == Kind::kPullRows) {
+    h.place = server::new_era() - 1 - random.next() % 40;  // drawn lately, by some chunk
+    h.seen = random.next() % 20;
+    h.flags = wire::with_encoding(h.flags, static_cast<Encoding>(random.next() % 3));
+  }
   const Bytes payload = fill(random, h, shape);
   if (random.next() % 4 == 0 && !payload.empty() && payload.size() < kSharedBytes) {
     h.flags |= wire::kByReference;

@@ -10,7 +10,7 @@
 namespace mh::wire {
 
 constexpr std::uint32_t kMagic = 0x5350484d;  // "MHPS" as it appears on the wire
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 
 enum class Kind : std::uint8_t {
   kHello = 1,
@@ -29,6 +29,8 @@ enum class Kind : std::uint8_t {
   kCall = 14,      // JSON, between Python ends (transport/calls.py)
   kAnswer = 15,
   kShare = 16,  // a primary to a copy on the same machine: read my payloads there (server/arena.h)
+  kPullRows = 17,   // place, seen: an era and a version of it; answered with kRowValues or kValues
+  kRowValues = 18,  // as kRows: the rows that changed since
 };
 
 enum Flag : std::uint8_t {

@@ -294,17 +294,49 @@ class Link:
 
     def push_rows(
         self,
-        chunk: int,
+        chunks: _Numbers,
+        row_starts: _Integers,
+        row_counts: _Integers,
         rows: _Numbers,
         values: _Floats,
         *,
+        value_starts: _Integers,
+        widths: _Integers,
         rate: float,
         steps: int,
         sequence: int,
-        seen: int,
-        lease: int = 0,
-    ) -> int:
-        """Send gradients [n, D] of rows, numbered within the chunk; returns its version."""
+        versions: _Integers,
+        leases: _Numbers | None = None,
+        outcomes: _Outcomes | None = None,
+    ) -> None:
+        """Send gradients of rows: chunk i's are `row_counts[i]` of `rows` from `row_starts[i]` on,
+        numbered within the chunk, each with `widths[i]` of the `values` from `value_starts[i]` on.
+
+        The rest is as for `push`.
+        """
+
+    def pull_rows(
+        self,
+        chunks: _Numbers,
+        starts: _Integers,
+        counts: _Integers,
+        out: _Floats,
+        *,
+        widths: _Integers,
+        row_starts: _Integers,
+        changed: npt.NDArray[np.uint8],
+        eras: _Integers,
+        versions: _Integers,
+        leases: _Numbers | None = None,
+        outcomes: _Outcomes | None = None,
+        encoding: str = "float32",
+    ) -> None:
+        """Fetch the rows of chunks that changed since these `versions` of these `eras`, or whole
+        chunks where the server can't tell; both receive what `out` holds now.
+
+        Chunk i has rows of `widths[i]` floats; the flags of its rows begin at `row_starts[i]` of
+        `changed`, which receives 1 for every row that came.
+        """
 
     def set(
         self,
@@ -462,11 +494,13 @@ class ChunkServer:
         rule: Rule,
         state_starts: Sequence[float],
         lease: int = 0,
+        by_rows: bool = False,
     ) -> None:
         """Hold rows [first_row, first_row + rows) of a parameter; zeros until they are set.
 
         Chunks of one parameter whose rows follow each other on one lane form a span, which factors
         address by its first chunk. `state_starts` is what each state of the rule is filled with.
+        `by_rows` keeps the version at which each row changed, for `Link.pull_rows`.
         """
 
     def start(self) -> None: ...

@@ -133,7 +133,7 @@ def test_factors_and_rows_do_what_the_dense_gradient_does(rule, lanes):
                 starts = running.shards.starts
                 if parameters is LAYERS:
                     link.push_factors(1, a, d, rate=0.1, steps=1)
-                    link.push_rows(2, rows, touched, rate=0.1, steps=1)
+                    link.push_rows({2: (rows, touched)}, rate=0.1, steps=1)
                 else:
                     values[starts[1] : starts[1] + 18000] = (d.T @ a).ravel()
                     words = np.zeros((200, 32), "f")

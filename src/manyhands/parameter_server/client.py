@@ -20,6 +20,7 @@ from manyhands.errors import ConfigError
 from manyhands.parameter_server.delivery import Delivery
 from manyhands.parameter_server.dialling import Dialling, OwnMemory
 from manyhands.parameter_server.forms import ENCODINGS
+from manyhands.parameter_server.held_weights import HeldWeights
 from manyhands.parameter_server.lane_link import Counters
 from manyhands.parameter_server.links import Links
 from manyhands.parameter_server.parts import Integers
@@ -96,6 +97,11 @@ class ParameterClient:
         """Fetch all weights into a flat array."""
         for server in self.servers:
             server.pull(out)
+
+    def fetch(self, held: HeldWeights) -> None:
+        """Bring an array up to date: see `ServerLink.fetch`."""
+        for server in self.servers:
+            server.fetch(held)
 
     def set_weights(self, flat: Floats) -> None:
         """Overwrite all weights; versions stay. For an admin, before training or after a load."""

@@ -92,14 +92,14 @@ def _weights_of(
     weights = {Form.DELTA: delta_bytes(floats, encoding, keep)}
     if is_linear and len(shape) == 2:
         weights[Form.FACTORS] = factor_bytes(shape[0], shape[1], samples, encoding)
-    if sparse and len(shape) >= 2:
+    if sparse and shape:
         weights[Form.ROWS] = row_bytes(math.prod(shape[1:]), min(samples, shape[0]))
     return weights
 
 
 def _possible(name: str, wanted: Form, weights: dict[Form, int]) -> Form:
     if wanted not in weights:
-        needs = "a linear layer" if wanted is Form.FACTORS else "an embedding with sparse=True"
+        needs = "a linear layer" if wanted is Form.FACTORS else "sparse gradients"
         raise ConfigError(
             f"Parameter '{name}' can't send its updates as {wanted.value}, which needs {needs}; "
             f"it can send {' or '.join(form.value for form in weights)}."

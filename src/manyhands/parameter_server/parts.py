@@ -97,12 +97,3 @@ def spans_by_parameter(shards: ShardMap, home: int) -> dict[int, list[Span]]:
         for number, spec in enumerate(shards.parameters)
         if spec.form is Form.FACTORS
     }
-
-
-def rows_by_parameter(shards: ShardMap, chunks: Sequence[Chunk]) -> dict[int, list[Chunk]]:
-    """The chunks of each parameter that travels as rows."""
-    found: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        if shards.parameters[chunk.parameter].form is Form.ROWS:
-            found.setdefault(chunk.parameter, []).append(chunk)
-    return found

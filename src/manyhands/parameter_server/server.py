@@ -26,7 +26,7 @@ from manyhands.parameter_server.persistence import Persistence, WriteBack
 from manyhands.parameter_server.reception import Reception
 from manyhands.parameter_server.replication import Replication, ReplicationSettings
 from manyhands.parameter_server.reports import ServerReport, report
-from manyhands.parameter_server.shard_map import Chunk, ShardMap
+from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap
 from manyhands.transport.certificates import Credentials
 from manyhands.transport.endpoint import Endpoint
 from manyhands.transport.framing import close_fds
@@ -223,6 +223,7 @@ class ParameterServer:
                 row_floats=chunk.row_floats,
                 rule=natives[chunk.parameter],
                 state_starts=rules[chunk.parameter].state_starts,
+                by_rows=self._shards.parameters[chunk.parameter].form is Form.ROWS,
             )
 
     def _served(self) -> Sequence[int]:

@@ -9,7 +9,7 @@ group's ranges of them alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from manyhands import kernels
 from manyhands.parameter_server.delivery import Delivery
+from manyhands.parameter_server.held_weights import HeldWeights, row_ranges
 from manyhands.parameter_server.lane_link import Counters
 from manyhands.parameter_server.links import Links
 from manyhands.parameter_server.parts import (
@@ -26,9 +27,9 @@ from manyhands.parameter_server.parts import (
     Outcomes,
     Part,
     ranges_of,
-    rows_by_parameter,
     spans_by_parameter,
 )
+from manyhands.parameter_server.row_slices import RowCutter
 from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap, Span
 
 Floats = npt.NDArray[np.float32]
@@ -60,7 +61,9 @@ class ServerLink:
         compression: Compression,
     ) -> None:
         own = shards.chunks_of(home)
-        deltas = [c for c in own if shards.parameters[c.parameter].form is Form.DELTA]
+        form_of = {chunk: shards.parameters[chunk.parameter].form for chunk in own}
+        deltas = [chunk for chunk in own if form_of[chunk] is Form.DELTA]
+        by_rows = [chunk for chunk in own if form_of[chunk] is Form.ROWS]
         self.server = home
         self.ranges = ranges_of(deltas)  # what `push` sends
         self.all_ranges = ranges_of(own)  # what `pull` fetches
@@ -71,9 +74,17 @@ class ServerLink:
         self._compression = compression
         self._deltas = ChunkSet(shards, deltas)
         self._all = ChunkSet(shards, own)
+        self._by_rows = ChunkSet(shards, by_rows)
+        self._whole = ChunkSet(shards, [c for c in own if form_of[c] is not Form.ROWS])
         self._spans = spans_by_parameter(shards, home)
-        self._rows = rows_by_parameter(shards, own)
-        self._single = {chunk.number: ChunkSet(shards, [chunk]) for chunk in own}
+        self._row_cutter = RowCutter(shards, by_rows)
+        self._row_ranges = row_ranges(by_rows)
+        self._widths = np.array([chunk.row_floats for chunk in shards.chunks], np.int64)
+        self._single = {
+            chunk: ChunkSet(shards, [shards.chunks[chunk]])
+            for spans in self._spans.values()
+            for chunk in (span.chunks[0].number for span in spans)
+        }
         # What this client knows: the versions pulled last, and its own updates since.
         self._known = np.zeros(len(shards.chunks), np.int64)
         self._sequence = 0
@@ -99,7 +110,42 @@ class ServerLink:
     def pull(self, out: Floats, *, deltas_only: bool = False) -> None:
         """Fetch the weights of every chunk, or of those alone that travel as deltas."""
         self._require_flat(out)
+        self._pull(self._deltas if deltas_only else self._all, out)
 
+    def fetch(self, held: HeldWeights) -> dict[int, Integers]:
+        """Bring an array up to date: of parameters that travel as rows, only rows that changed.
+
+        Says which those are, by the number of the parameter; all of a chunk where the server can't
+        tell what changed since the array was last fetched into.
+        """
+        self._pull(self._whole, held.weights)
+
+        def pull_part(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
+            numbers = part.numbers
+            versions, eras = held.versions[numbers], held.eras[numbers]
+            try:
+                link.pull_rows(
+                    numbers,
+                    *part.ranges,
+                    held.weights,
+                    widths=self._widths[numbers],
+                    row_starts=held.row_starts[numbers],
+                    changed=held.changed,
+                    versions=versions,
+                    eras=eras,
+                    leases=part.leases,
+                    outcomes=outcomes,
+                    encoding=self._compression.pull,
+                )
+            finally:
+                held.versions[numbers], held.eras[numbers] = versions, eras
+                done = outcomes == 1
+                self._known[numbers[done]] = versions[done]
+
+        self._delivery.carry_out(self._by_rows, pull_part)
+        return held.take_changed(self._row_ranges)
+
+    def _pull(self, chunks: ChunkSet, out: Floats) -> None:
         def pull_part(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
             versions = self._known[part.numbers]
             try:
@@ -115,7 +161,7 @@ class ServerLink:
             finally:
                 self._known[part.numbers] = versions
 
-        self._delivery.carry_out(self._deltas if deltas_only else self._all, pull_part)
+        self._delivery.carry_out(chunks, pull_part)
 
     def push_factors(
         self, parameter: int, a: Floats, d: Floats, *, rate: float, steps: int
@@ -129,20 +175,44 @@ class ServerLink:
             self._push_span(span, a, errors, rate, steps)
 
     def push_rows(
-        self, parameter: int, rows: Integers, values: Floats, *, rate: float, steps: int
+        self, updates: Mapping[int, tuple[Integers, Floats]], *, rate: float, steps: int
     ) -> None:
-        """Send gradients `values` [n, row_floats] of these rows; each row once.
+        """Send, of each parameter, numbers of rows, each once, and gradients [n, row_floats].
 
-        Rows that are in another group are left out.
+        Rows that are in another group are left out. Chunks without rows hear nothing.
         """
-        order = np.argsort(rows, kind="stable")
-        rows, values = rows[order], values[order]
-        for chunk in self._rows.get(parameter, ()):
-            ends = (chunk.first_row, chunk.first_row + chunk.rows)
-            first, last = np.searchsorted(rows, ends)
-            if last > first:
-                mine = (rows[first:last] - chunk.first_row).astype(np.uint32)
-                self._push_rows(chunk, mine, values[first:last], rate, steps)
+        cut = self._row_cutter.cut(updates)
+        if not len(cut.rows):
+            return
+        fixed: dict[str, Any] = {"rate": rate, "steps": steps, "sequence": self._next_sequence()}
+        lags: list[int] = []
+
+        def push_part(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
+            touched = np.flatnonzero(cut.counts[part.numbers])
+            numbers, done = part.numbers[touched], np.zeros(len(touched), np.int8)
+            versions = self._known[numbers]
+            outcomes.fill(1)
+            try:
+                link.push_rows(
+                    numbers,
+                    cut.row_starts[numbers],
+                    cut.counts[numbers],
+                    cut.rows,
+                    cut.values,
+                    value_starts=cut.value_starts[numbers],
+                    widths=self._widths[numbers],
+                    versions=versions,
+                    leases=part.leases[touched],
+                    outcomes=done,
+                    **fixed,
+                )
+            finally:
+                outcomes[touched] = done
+                applied = done == 1
+                self._note_pushed(numbers[applied], versions[applied], False, lags)
+
+        self._delivery.carry_out(self._by_rows, push_part)
+        self.staleness = max(0.0, sum(lags) / np.count_nonzero(cut.counts))
 
     def set_array(self, array: int, values: Floats, updates: Integers | None = None) -> None:
         """Overwrite the weights (array 0) or a state of the rule (1, ...). For an admin only.
@@ -266,28 +336,6 @@ class ServerLink:
             self._note_single(span.chunks, version)
 
         self._delivery.carry_out(self._single[chunk], push)
-
-    def _push_rows(
-        self,
-        chunk: Chunk,
-        rows: npt.NDArray[np.uint32],
-        values: Floats,
-        rate: float,
-        steps: int,
-    ) -> None:
-        fixed: dict[str, Any] = {
-            "rate": rate,
-            "steps": steps,
-            "sequence": self._next_sequence(),
-            "seen": int(self._known[chunk.number]),
-        }
-
-        def push(link: kernels.Link, part: Part, outcomes: Outcomes) -> None:
-            lease = int(part.leases[0])
-            version = link.push_rows(chunk.number, rows, values, lease=lease, **fixed)
-            self._note_single([chunk], version)
-
-        self._delivery.carry_out(self._single[chunk.number], push)
 
     def _note_single(self, chunks: Sequence[Chunk], version: int) -> None:
         """An update was applied to these chunks, the first of which is at this version now."""

@@ -47,10 +47,11 @@ class ParameterSpec:
     form: Form = Form.DELTA
 
     def __post_init__(self) -> None:
-        if self.form is not Form.DELTA and len(self.shape) < 2:
+        least = {Form.DELTA: 0, Form.ROWS: 1, Form.FACTORS: 2}[self.form]
+        if len(self.shape) < least:
             raise ConfigError(
                 f"Parameter '{self.name}' has shape {self.shape} and its updates can't travel as "
-                f"{self.form.value}, which needs the rows of a matrix: use the form delta."
+                f"{self.form.value}, which needs at least {least} dimensions: use the form delta."
             )
 
     @property

@@ -145,7 +145,9 @@ class DownpourPlan:
             deltas
         )
         asked = strategy.push == "gradients" or strategy.forms
-        if asked or smaller or isinstance(self.job.rule, Adagrad):
+        # Moved weights are dense, and so would be every copy of them.
+        sparse = any(choice.form is Form.ROWS for choice in forms.values())
+        if asked or smaller or sparse or isinstance(self.job.rule, Adagrad):
             return "gradients", forms
         return "weights", deltas
 

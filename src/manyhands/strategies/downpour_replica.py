@@ -25,11 +25,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import nn
 
 from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Adam, Rule
 from manyhands.parameter_server.client import ParameterClient
 from manyhands.parameter_server.dialling import OwnMemory
+from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.parts import Integers
 from manyhands.parameter_server.routes import ControllerRoutes
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.replica import plan as native_plan
@@ -105,9 +108,8 @@ class _Lines:
 
     @classmethod
     def of(cls, floats: int, names: list[str]) -> _Lines:
-        blank = torch.zeros(floats)
-        lines = cls(Arena.with_room_for([blank] * len(names)))
-        lines.arrays = {name: lines.arena.place(blank) for name in names}
+        lines = cls(Arena.with_room_for([torch.empty(floats)] * len(names)))
+        lines.arrays = {name: lines.arena.place_zeros(floats) for name in names}
         return lines
 
     def __getitem__(self, name: str) -> Line:
@@ -128,6 +130,7 @@ class _Replica:
         self._clock = StepClock()
         self._leaving = False
         self._reported: dict[str, torch.Tensor] = {}
+        self._listeners: list[dict[str, Any]] = []  # of each worker's model
         self._lines = _Lines.of(task.shard_map.floats, self._line_names())
         self._client = self._make_client()
         self._client.start()
@@ -137,6 +140,7 @@ class _Replica:
             task.shard_map.floats,
             channels_last=task.channels_last,
         )
+        self._held = HeldWeights(task.shard_map, self._lines["local"])
         self._fetch_first()
         self._outbox = self._make_outbox()
         self._workers = self._make_workers()
@@ -233,7 +237,7 @@ class _Replica:
         )
 
     def _fetch_first(self) -> None:
-        self._client.pull(self._lines["local"])
+        self._client.fetch(self._held)
         if self._settings.sends_weights:
             self._lines["base"][:] = self._lines["local"]
         self._layout.attach(self._job.model, self._lines.arrays["local"])
@@ -252,13 +256,21 @@ class _Replica:
             )
         return GradientOutbox(
             self._task.shard_map,
-            lines["local"],
+            self._held,
             lines["outgoing"],
             lines["staged"],
             sent,
             rate_of=lambda stretch: rate_of_push(self._job.rule, stretch),
             most_queued=_PUSHES_QUEUED,
+            most_rows=_PUSHES_QUEUED * settings.push_every * settings.workers,
+            rows_came=self._tell_layers,
         )
+
+    def _tell_layers(self, name: str, rows: Integers) -> None:
+        """Layers that keep an index of their rows hear which of them were fetched."""
+        for layers in self._listeners:
+            if name in layers:
+                layers[name].rows_changed(torch.from_numpy(rows))
 
     def _make_workers(self) -> list[ReplicaWorker]:
         tools = WorkerTools(
@@ -272,6 +284,7 @@ class _Replica:
             channels_last=self._task.channels_last,
         )
         models = copies_for_threads(self._job.model, self._settings.workers)
+        self._listeners = [listening_layers(model) for model in models]
         return [ReplicaWorker(number, model, tools, self) for number, model in enumerate(models)]
 
     # --- the main thread
@@ -326,6 +339,17 @@ class _Replica:
         data = io.BytesIO()
         torch.save(changed, data)
         return data.getvalue()
+
+
+def listening_layers(model: nn.Module) -> dict[str, Any]:
+    """The modules that want to hear which rows of a parameter came, by the parameter's name."""
+    return {
+        f"{path}.{name}" if path else name: module
+        for path, module in model.named_modules()
+        if callable(getattr(module, "rows_changed", None))
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() > 1
+    }
 
 
 def rate_of_push(rule: Rule, stretch: Stretch) -> float:

@@ -5,7 +5,10 @@ waits until the workers have taken `push_every` steps, sends what came together 
 every `fetch_every` steps. What there is to send depends on the form of training:
 
     gradients   workers sum their gradients and take plain steps; the server applies the rule.
-                Fetched weights land straight in the replica's.
+                Fetched weights land straight in the replica's; of parameters that travel as rows
+                come those that somebody's push has changed. So a row that workers stepped keeps
+                their plain steps until its gradient was pushed, and then comes back as the
+                server's rule has it.
     weights     workers train by the rule themselves; what travels is how far the weights moved
                 since the server's were last seen, and what others did in the meantime comes back.
 """
@@ -22,11 +25,14 @@ import numpy.typing as npt
 import torch
 
 from manyhands import kernels
+from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.parts import Integers
 from manyhands.parameter_server.server_link import ServerLink
 from manyhands.parameter_server.shard_map import Form, ShardMap
 from manyhands.replica.factors import FactorPair, joined
 
 Line = npt.NDArray[np.float32]
+_GAP_FLOATS = 16  # parameters begin at multiples of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +129,35 @@ class WeightOutbox:
 class GradientOutbox:
     """Sends summed gradients, factors and rows; fetched weights replace the replica's.
 
-    `most_queued` bounds the factors that wait to be sent, in hand-overs: a worker that is ahead of
-    the network by more waits.
+    `most_queued` bounds the factors that wait to be sent, in hand-overs, `most_rows` the sparse
+    gradients of a parameter: a worker that is ahead of the network by more waits. `rows_came` hears
+    the name of a parameter and which of its rows were fetched. Of the lines of floats, only what
+    travels dense is ever touched.
     """
 
     def __init__(
         self,
         shard_map: ShardMap,
-        local: Line,
+        local: HeldWeights,
         outgoing: Line,
         staged: Line,
         sent: Line | None,
         *,
         rate_of: Callable[[Stretch], float],
         most_queued: int,
+        most_rows: int,
+        rows_came: Callable[[str, Integers], None] = lambda name, rows: None,
     ) -> None:
         self._local = local
+        self._rows_came = rows_came
+        self._names = [spec.name for spec in shard_map.parameters]
+        self._dense = dense_ranges(shard_map)
         self._outgoing = outgoing
         self._staged = staged
         self._sent = sent
         self._rate_of = rate_of
         self._most_queued = most_queued
+        self._most_rows = most_rows
         self._summing = threading.Lock()
         self._queues = {
             (number, server): _Queue()
@@ -157,7 +171,8 @@ class GradientOutbox:
     def add(self, accumulated: Line) -> None:
         """Add a worker's sums to what will be sent, and clear them."""
         with self._summing:
-            kernels.add_and_clear(accumulated, self._outgoing)
+            for part in self._dense:
+                kernels.add_and_clear(accumulated[part], self._outgoing[part])
 
     def add_factors(self, taken: dict[str, list[FactorPair]]) -> None:
         """Queue a worker's factors."""
@@ -168,14 +183,17 @@ class GradientOutbox:
                     queue.handed_over += 1
 
     def wait_for_room(self, clock: StepClock) -> None:
-        """Wait while too many factors are on the way already, and make their push due."""
+        """Wait while too much is on the way already, and make its push due."""
         if self._is_full():
             clock.hurry()
             with self._has_room:
                 self._has_room.wait_for(lambda: not self._is_full())
 
     def _is_full(self) -> bool:
-        return any(queue.handed_over >= self._most_queued for queue in self._queues.values())
+        return any(
+            queue.handed_over >= self._most_queued or len(queue.rows) >= self._most_rows
+            for queue in self._queues.values()
+        )
 
     def add_rows(self, name: str, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Queue the rows of a sparse gradient, for every server that has some of them."""
@@ -196,9 +214,11 @@ class GradientOutbox:
             self.fetch(server)
 
     def fetch(self, server: ServerLink) -> None:
-        server.pull(self._local)
+        for number, rows in server.fetch(self._local).items():
+            self._rows_came(self._names[number], rows)
 
     def _send_queued(self, server: ServerLink, rate: float, steps: int) -> None:
+        sparse = {}
         for (number, at), queue in self._queues.items():
             if at != server.server:
                 continue
@@ -210,7 +230,9 @@ class GradientOutbox:
                 server.push_factors(number, both.a.numpy(), both.d.numpy(), rate=rate, steps=steps)
             if rows:
                 numbers, values = summed_rows(rows)
-                server.push_rows(number, numbers.numpy(), values.numpy(), rate=rate, steps=steps)
+                sparse[number] = numbers.numpy(), values.numpy()
+        if sparse:
+            server.push_rows(sparse, rate=rate, steps=steps)
 
     def _keep_what_was_dropped(
         self, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
@@ -227,6 +249,20 @@ class GradientOutbox:
     def _queues_of(self, name: str) -> list[_Queue]:
         number = self._numbers[name]
         return [queue for (parameter, _), queue in self._queues.items() if parameter == number]
+
+
+def dense_ranges(shard_map: ShardMap) -> list[slice]:
+    """The parts of a flat array that travel as deltas, neighbours together."""
+    ranges: list[slice] = []
+    for spec, start in zip(shard_map.parameters, shard_map.starts, strict=True):
+        end = start + spec.floats
+        if spec.form is not Form.DELTA:
+            continue
+        if ranges and start - ranges[-1].stop < _GAP_FLOATS:
+            ranges[-1] = slice(ranges[-1].start, end)
+        else:
+            ranges.append(slice(start, end))
+    return ranges
 
 
 @dataclass(slots=True)

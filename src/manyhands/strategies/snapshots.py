@@ -16,6 +16,7 @@ import torch
 
 from manyhands import kernels
 from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.held_weights import HeldWeights
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.strategies.strategy import EMA
 
@@ -31,11 +32,12 @@ class Snapshots:
         self._layout = layout
         self._asking = threading.Lock()
         self._line = np.zeros(layout.floats, dtype=np.float32)
+        self._held = HeldWeights(client.shard_map, self._line)
 
     def into(self, model: torch.nn.Module) -> None:
         """Copy the servers' weights into a model's trainable parameters."""
         with self._asking, torch.no_grad():
-            self._client.pull(self._line)
+            self._client.fetch(self._held)
             parameters = dict(model.named_parameters())
             for name, view in self._layout.views(torch.from_numpy(self._line)).items():
                 parameters[name].copy_(view)
@@ -43,7 +45,7 @@ class Snapshots:
     def average_into(self, averaged: npt.NDArray[np.float32], decay: float) -> None:
         """Move an average towards the servers' weights."""
         with self._asking:
-            self._client.pull(self._line)
+            self._client.fetch(self._held)
             kernels.average([averaged], [self._line], decay)
 
     def states(

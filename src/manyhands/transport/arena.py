@@ -74,12 +74,21 @@ class Arena:
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of the tensor in shared memory, with the same shape and strides."""
         dense = tensor if _is_dense(tensor) else tensor.contiguous()
-        start = self._used
-        self._used = start + _room(dense.numel() * dense.element_size())
-        if self._used > self.size_bytes:
-            raise RuntimeError(f"arena of {self.size_bytes} bytes is full")
+        start = self._take(dense.numel() * dense.element_size())
         view = self.view(start, dense.dtype, dense.shape, dense.stride())
         return view.copy_(dense)
+
+    def place_zeros(self, count: int) -> torch.Tensor:
+        """A line of zeros in shared memory; what of it nobody touches costs nothing."""
+        start = self._take(4 * count)
+        return self.view(start, torch.float32, (count,), (1,))
+
+    def _take(self, size_bytes: int) -> int:
+        start = self._used
+        self._used = start + _room(size_bytes)
+        if self._used > self.size_bytes:
+            raise RuntimeError(f"arena of {self.size_bytes} bytes is full")
+        return start
 
     def view(
         self, start: int, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int]

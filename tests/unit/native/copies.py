@@ -65,13 +65,14 @@ class Copies:
         first_row: int = 0,
         lane: int = 0,
         start: float = 0.0,
+        by_rows: bool = False,
     ) -> None:
         rule = rule or _native.Rule("sgd")
         self.chunks.append(
             {
                 "chunk": chunk, "lane": lane, "first_row": first_row, "rows": rows,
                 "parameter": chunk if parameter is None else parameter, "row_floats": row_floats,
-                "rule": rule, "state_starts": [start] * rule.states,
+                "rule": rule, "state_starts": [start] * rule.states, "by_rows": by_rows,
             }
         )  # fmt: skip
 

@@ -16,8 +16,9 @@ from manyhands import _native
 Floats = npt.NDArray[np.float32]
 
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 2
+MAGIC, VERSION = 0x5350484D, 3
 REFUSED, DELTA, FACTORS, ROWS, PULL, ACK, VALUES, SET, GET = range(3, 12)
+PULL_ROWS, ROW_VALUES = 17, 18
 BY_REFERENCE, WANT_VALUES = 1, 2
 ENCODINGS = ("float32", "bfloat16", "int8", "topk")
 

@@ -23,7 +23,7 @@ from manyhands.messages import HEADER_BYTES, Encoding, Flag, Kind
 
 Floats = npt.NDArray[np.float32]
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 2
+MAGIC, VERSION = 0x5350484D, 3
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Reply:
     count: int
     payload: bytes
     encoding: Encoding
+    place: int
 
     @property
     def floats(self) -> Floats:
@@ -101,13 +102,26 @@ class RawClient:
         return self.ask(Kind.SET, values.tobytes(), chunk=chunk, count=array)
 
     def receive(self) -> Reply:
-        (magic, version, kind, flags, chunk, _, client, sequence, seen, _, count, _, size, _) = (
-            HEADER.unpack(self._exactly(HEADER_BYTES))
-        )
+        (
+            magic,
+            version,
+            kind,
+            flags,
+            chunk,
+            _,
+            client,
+            sequence,
+            seen,
+            _,
+            count,
+            _,
+            size,
+            place,
+        ) = HEADER.unpack(self._exactly(HEADER_BYTES))
         assert (magic, version) == (MAGIC, VERSION)
         payload = self._exactly(size)
         return Reply(
-            Kind(kind), chunk, client, sequence, seen, count, payload, Encoding(flags >> 4)
+            Kind(kind), chunk, client, sequence, seen, count, payload, Encoding(flags >> 4), place
         )
 
     def _exactly(self, size: int) -> bytes:
@@ -148,12 +162,14 @@ class Harness:
         parameter: int | None = None,
         first_row: int = 0,
         lease: int = 0,
+        by_rows: bool = False,
     ) -> None:
         rule = rule or _native.Rule("sgd")
         self.server.add_chunk(
             chunk, lane=lane, parameter=chunk if parameter is None else parameter,
             first_row=first_row, rows=rows, row_floats=row_floats, rule=rule,
             state_starts=[start] * rule.states, lease=lease,
+            by_rows=by_rows,
         )  # fmt: skip
 
     def connect(self, client: int = 1, *, tcp: bool = False, **options: Any) -> RawClient:

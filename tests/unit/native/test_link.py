@@ -190,7 +190,13 @@ def test_rows_travel_with_their_numbers(flat: Flat, dtype: type) -> None:
     rows, values = np.array([4, 0, 4], dtype), flat.random(1)[:15].reshape(3, 5)
     with FakeServer(flat.parts(flat.random(3))) as server:
         link = link_to(server)
-        assert link.push_rows(11, rows, values, rate=0.1, steps=2, sequence=8, seen=5) == 1
+        versions = np.array([5])
+        link.push_rows(
+            np.array([11]), np.array([0]), np.array([3]), rows, values.reshape(-1),
+            value_starts=np.array([0]), widths=np.array([5]), rate=0.1, steps=2, sequence=8,
+            versions=versions,
+        )  # fmt: skip
+        assert versions.tolist() == [1]
         link.close()
     (frame,) = server.frames
     assert (frame.kind, frame.count, frame.sequence, frame.seen) == (ROWS, 3, 8, 5)

@@ -129,7 +129,12 @@ def test_factors(serving: Serving, weights: Floats) -> None:
 def test_rows(serving: Serving, weights: Floats) -> None:
     link, out = serving.link(), np.zeros(FLOATS, np.float32)
     rows, values = np.array([3, 7]), random_floats(1, 2 * WIDTH).reshape(2, WIDTH)
-    assert link.push_rows(1, rows, values, rate=0.1, steps=1, sequence=1, seen=0) == 2
+    versions = np.zeros(1, np.int64)
+    link.push_rows(
+        np.array([1]), np.array([0]), np.array([2]), rows, values.reshape(-1),
+        value_starts=np.array([0]), widths=np.array([WIDTH]), **update(1, versions),
+    )  # fmt: skip
+    assert versions.tolist() == [2]
     link.pull(CHUNKS, STARTS, COUNTS, out, versions=np.zeros(3, np.int64))
     expected = weights.reshape(3 * ROWS, WIDTH).copy()
     expected[ROWS + rows] -= 0.1 * values

@@ -114,7 +114,7 @@ def test_rows_and_factors_that_are_not_finite_are_refused(kind: Kind) -> None:
 
 CLOSED: dict[str, tuple[dict[str, Any], Refusal, str]] = {
     "magic": ({"magic": 0x20544547}, Refusal.MALFORMED, "no frame"),
-    "version": ({"version": 9}, Refusal.VERSION, "version 9; this server speaks version 2"),
+    "version": ({"version": 9}, Refusal.VERSION, "version 9; this server speaks version 3"),
     "kind": ({"kind": 77}, Refusal.MALFORMED, "kind 77"),
     "a reply": ({"kind": Kind.ACK}, Refusal.MALFORMED, "kind 8"),
     "hello": ({"kind": Kind.HELLO}, Refusal.MALFORMED, "kind 1"),

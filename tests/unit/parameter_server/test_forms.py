@@ -67,9 +67,18 @@ def test_the_weight_of_each_encoding():
         delta_bytes(1, "float8")
 
 
-def test_a_vector_has_no_rows():
+def test_a_vector_has_rows_but_no_factors():
+    spec = ParameterSpec("bias", (8,), Form.ROWS)
+    assert (spec.rows, spec.row_floats) == (8, 1)
     with pytest.raises(ConfigError, match=r"'bias' has shape \(8,\).*use the form delta"):
-        ParameterSpec("bias", (8,), Form.ROWS)
+        ParameterSpec("bias", (8,), Form.FACTORS)
+    with pytest.raises(ConfigError, match="needs at least 1 dimensions"):
+        ParameterSpec("scale", (), Form.ROWS)
+
+
+def test_a_sparse_gradient_of_a_vector_travels_as_rows():
+    choice = choose_form("bias", (1000,), samples=20, is_linear=False, sparse=True)
+    assert (choice.form, choice.push_bytes) == (Form.ROWS, 20 * 8)
 
 
 def test_sizes_read_well():

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.shard_map import ParameterSpec, make_shard_map
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.strategies.snapshots import MovingAverage, Snapshots
 from manyhands.strategies.strategy import EMA
@@ -19,11 +21,12 @@ class Client:
 
     def __init__(self, floats: int) -> None:
         self.weights = np.zeros(floats, np.float32)
+        self.shard_map = make_shard_map([ParameterSpec("weight", (2, 3))], servers=1, lanes=1)
         self.asking = threading.Lock()
         self.asked_at_once = False
 
-    def pull(self, out: Any) -> None:
-        self.ask(lambda: np.copyto(out, self.weights))
+    def fetch(self, held: HeldWeights) -> None:
+        self.ask(lambda: np.copyto(held.weights, self.weights))
 
     def get_states(self, count: int, updates: Any = None) -> list[Any]:
         self.ask(lambda: threading.Event().wait(0.002))

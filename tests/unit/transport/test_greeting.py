@@ -146,8 +146,8 @@ def test_another_version_is_named_with_ours_on_both_sides(caplog):
     assert struct.unpack_from("<H", answer, 4) == (9,)  # in a header that the peer can read
     sentence = answer[64:].decode()
     assert "version 9" in sentence
-    assert "version 2" in sentence
-    assert "version 2" in caplog.text
+    assert "version 3" in sentence
+    assert "version 3" in caplog.text
 
 
 def test_a_client_names_both_versions_when_the_server_is_of_another():
@@ -160,7 +160,7 @@ def test_a_client_names_both_versions_when_the_server_is_of_another():
                 sock.sendall(Header(kind=Kind.WELCOME, version=4).pack())
 
         threading.Thread(target=answer).start()
-        with pytest.raises(ProtocolError, match=r"version 4 .* version 2") as caught:
+        with pytest.raises(ProtocolError, match=r"version 4 .* version 3") as caught:
             greet(Endpoint(host, port), hello())
     assert caught.value.refusal == Refusal.VERSION
 
