@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "rule_step.h"
+#include "sparse/active_batch.h"
 #include "sparse/hash_layout.h"
 
 namespace mh {
@@ -175,6 +176,26 @@ struct KernelTable {
   void (*hash_signs)(const HashProjections& p, const float* block, int count,
                      std::uint8_t* digits);
   void (*join_digits)(const HashDigits& p, const std::uint8_t* digits, std::uint16_t* codes);
+
+  // --- wide layers, the whole batch against its active rows (sparse/active_*.h)
+  void (*active_columns)(const ActiveBatch& p, Index panel);
+  void (*active_logits)(const ActiveBatch& p, Index first, Index count);
+  void (*active_exponentials)(const ActiveBatch& p, Index panel, float* tops, float* sums);
+  void (*active_sigmoids)(const ActiveBatch& p, Index panel, double* losses);
+  void (*active_scaled)(const ActiveBatch& p, Index panel);
+  void (*active_input_grad)(const ActiveBatch& p, Index first, Index pairs);
+  void (*active_update)(const ActiveBatch& p, const RuleStep& step, Index first, Index count);
+  // --- sparse input (sparse/feature_rows.h)
+  void (*feature_forward)(const RowArrays& rows, const float* bias, const SparseRows& x,
+                          Index count, Index total, float* y, Index ldy);
+  void (*feature_update)(const RowArrays& rows, const RuleStep& step, const FeatureGroups& groups,
+                         Index first, Index count, const float* dh, Index ld, float* grads);
+  // --- one sample against rows of its own (sparse/single_rows.h)
+  void (*row_dots)(const RowArrays& weight, const float* bias, const std::int32_t* rows,
+                   Index count, const float* x, float* out);
+  void (*row_steps)(const RowArrays& weight, const RowArrays& bias, const RuleStep& step,
+                    const std::int32_t* rows, Index count, const float* grads, const float* x,
+                    float* dx);
 };
 
 }  // namespace mh

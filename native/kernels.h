@@ -9,7 +9,12 @@
 #include "linear_backward.h"
 #include "linear_forward.h"
 #include "pool.h"
+#include "sparse/active_losses.h"
+#include "sparse/active_products.h"
+#include "sparse/active_update.h"
+#include "sparse/feature_rows.h"
 #include "sparse/hash_kernels.h"
+#include "sparse/single_rows.h"
 #include "update.h"
 #include "wire/codec_kernels.h"
 
@@ -61,6 +66,17 @@ constexpr KernelTable make_table(const char* name) {
   table.hash_winners = &hash_winners;
   table.hash_signs = &hash_signs;
   table.join_digits = &join_digits;
+  table.active_columns = &active_columns;
+  table.active_logits = &active_logits;
+  table.active_exponentials = &active_exponentials;
+  table.active_sigmoids = &active_sigmoids;
+  table.active_scaled = &active_scaled;
+  table.active_input_grad = &active_input_grad;
+  table.active_update = &active_update;
+  table.feature_forward = &feature_forward;
+  table.feature_update = &feature_update;
+  table.row_dots = &row_dots;
+  table.row_steps = &row_steps;
   return table;
 }
 

@@ -9,17 +9,33 @@
 
 namespace mh {
 
-void flush_denormals() {
+namespace {
+
+// The register that says how this thread computes with denormals, and its bits that flush them.
 #if defined(__x86_64__)
-  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
-  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
+constexpr std::uint64_t kFlush = 0x8000 | 0x0040;  // results, and inputs
+std::uint64_t control() { return _mm_getcsr(); }
+void set_control(std::uint64_t bits) { _mm_setcsr(static_cast<unsigned>(bits)); }
 #elif defined(__aarch64__)
-  std::uint64_t control;
-  __asm__ __volatile__("mrs %0, fpcr" : "=r"(control));
-  control |= std::uint64_t{1} << 24;  // FZ
-  __asm__ __volatile__("msr fpcr, %0" : : "r"(control));
-#endif
+constexpr std::uint64_t kFlush = std::uint64_t{1} << 24;  // FZ
+std::uint64_t control() {
+  std::uint64_t bits;
+  __asm__ __volatile__("mrs %0, fpcr" : "=r"(bits));
+  return bits;
 }
+void set_control(std::uint64_t bits) { __asm__ __volatile__("msr fpcr, %0" : : "r"(bits)); }
+#else
+constexpr std::uint64_t kFlush = 0;
+std::uint64_t control() { return 0; }
+void set_control(std::uint64_t) {}
+#endif
+
+}  // namespace
+
+void flush_denormals() { set_control(control() | kFlush); }
+
+DenormalsFlushed::DenormalsFlushed() : before_(control()) { set_control(before_ | kFlush); }
+DenormalsFlushed::~DenormalsFlushed() { set_control(before_); }
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)

@@ -9,6 +9,18 @@ namespace mh {
 // shrink into denormals, and each one costs a convolution over a hundred cycles.
 void flush_denormals();
 
+// The same for the calling thread as long as the object lives.
+class DenormalsFlushed {
+ public:
+  DenormalsFlushed();
+  ~DenormalsFlushed();
+  DenormalsFlushed(const DenormalsFlushed&) = delete;
+  DenormalsFlushed& operator=(const DenormalsFlushed&) = delete;
+
+ private:
+  std::uint64_t before_ = 0;
+};
+
 // Large freed buffers stay with the process instead of being unmapped and faulted in again.
 void keep_freed_memory();
 

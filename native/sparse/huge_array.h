@@ -26,6 +26,18 @@ inline void prefer_huge_pages(void* data, std::size_t bytes) {
 #endif
 }
 
+// The same for memory that is in use already: its pages are joined now, where the kernel can
+// (Linux 6.1).
+inline void join_huge_pages(void* data, std::size_t bytes) {
+  prefer_huge_pages(data, bytes);
+#if defined(__linux__)
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers don't know
+  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + 4095) / 4096 * 4096;
+  const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / 4096 * 4096;
+  if (end > begin) (void)madvise(reinterpret_cast<void*>(begin), end - begin, kCollapse);
+#endif
+}
+
 template <typename T>
 class HugeArray {
  public:

@@ -65,6 +65,8 @@ void test_plans(const KernelTable& table);
 void test_replication();
 void test_server();
 void test_shared_values(const KernelTable& table);
+void test_racing_samples();
+void test_sparse_trainer();
 void test_two_threads(bool share_weights);
 
 }  // namespace mh::test

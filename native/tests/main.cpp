@@ -21,11 +21,13 @@ int main(int argc, char** argv) {
     mh::test::test_two_threads(shared);
     if (shared) {
       mh::test::test_shared_values(*table);
+      mh::test::test_racing_samples();
     } else {
       mh::test::test_codec(*table);
       mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
       mh::test::test_plans(*table);
+      mh::test::test_sparse_trainer();
     }
     std::printf("%s%s: ok\n", table->name, shared ? ", shared weights" : "");
   }

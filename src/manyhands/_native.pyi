@@ -377,6 +377,79 @@ class Link:
     def pulled_bytes(self) -> int:
         """Payloads pulled, as encoded; those copied count too."""
 
+class SparseTrainer:
+    """A net with a wide output layer, trained on its active neurons: layers are added in order,
+    then `finish`, then `train`.
+
+    Every hidden layer has a ReLU behind it. It keeps the arrays and the index given to it alive.
+    One call at a time: a second thread waits for the first. With share="batch" the results are the
+    same for any number of threads; with share="sample" threads update the weights without locks.
+    """
+
+    def __init__(self, max_batch: int, threads: int) -> None: ...
+    def hidden(
+        self,
+        weight: _Floats,
+        bias: _Floats | None,
+        weight_states: Sequence[_Floats],
+        bias_states: Sequence[_Floats],
+        *,
+        sparse: bool,
+    ) -> None:
+        """`weight` is [outputs, inputs], or [inputs, outputs] of a sparse first layer."""
+
+    def output(
+        self,
+        weight: _Floats,
+        bias: _Floats | None,
+        weight_states: Sequence[_Floats],
+        bias_states: Sequence[_Floats],
+    ) -> None:
+        """`weight` is [neurons, inputs]."""
+
+    def choose_by(
+        self, index: LshIndex, *, choice: str, limit: int, floor: int, votes: int
+    ) -> None:
+        """Choose active neurons by this index; may be called again for another one."""
+
+    def finish(self, rule: Rule, *, share: str, loss: str, collect: bool = False) -> None:
+        """`share` is "batch" or "sample", `loss` "softmax" or "sigmoid".
+
+        With `collect` rows take a plain step, and their gradients are kept for `collected`.
+        """
+
+    def train(
+        self,
+        *,
+        offsets: _Integers | None = None,
+        columns: _Integers | None = None,
+        values: _Floats | None = None,
+        dense: _Floats | None = None,
+        label_offsets: _Integers,
+        labels: _Integers,
+        batch_size: int,
+        rates: _Doubles,
+        first_step: int,
+        seed: int,
+        losses: _Doubles,
+        active_offsets: _Integers | None = None,
+        active: _Integers | None = None,
+    ) -> int:
+        """Train on consecutive batches of samples; how many batches were done.
+
+        Offsets are int64, columns, labels and active neurons int32. Batch i chooses by seed + i.
+        `active` names the active neurons of each batch (of each sample, with share="sample")
+        instead. Fewer batches than all mean that the next one's loss is not finite: it was stored,
+        its update was not applied.
+        """
+
+    def figures(self) -> dict[str, float]:
+        """What training cost so far: seconds by phase, rows, and the bytes of rows."""
+
+    def collected(self) -> tuple[Any, Any, Any, Any, Any]:
+        """Of the last batch: rows and gradients of a sparse input layer; rows, gradients and bias
+        gradients of the output layer."""
+
 class Plan:
     """A network compiled for training: layers are added in order, then `finish`, then `train`.
 

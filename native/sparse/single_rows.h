@@ -1,0 +1,69 @@
+// One sample against active rows of its own, as SLIDE was published: each row is used by one
+// sample only, so there are no products to block, just rows to walk.
+//
+// The weights are shared with other threads that update them at the same moment without locks: an
+// update of theirs may be lost or half seen, which sparse updates rarely are and descent tolerates
+// (SLIDE, section 3.2; Hogwild). A float is never torn on the machines we run on.
+#pragma once
+
+#include "sparse/active_update.h"
+
+namespace mh::MH_ISA {
+
+constexpr Index kRowsAhead = 8;
+
+// out[i] = bias[rows[i]] + dot(weight[rows[i]], x)
+inline void row_dots(const RowArrays& weight, const float* bias, const std::int32_t* rows,
+                     Index count, const float* x, float* out) {
+  const Index width = weight.width;
+  for_tiles<4>(count, [&](Index i, auto n) {
+    constexpr int R = decltype(n)::value;
+    for (Index ahead = i + kRowsAhead; ahead < smaller(count, i + kRowsAhead + R); ++ahead) {
+      prefetch_floats(weight.weight + rows[ahead] * width, width);
+    }
+    const float* row[R];
+    Vec acc[R];
+    MH_UNROLL
+    for (int r = 0; r < R; ++r) {
+      row[r] = weight.weight + rows[i + r] * width;
+      acc[r] = zero();
+    }
+    Index k = 0;
+    for (; k + kLanes <= width; k += kLanes) {
+      const Vec xv = load(x + k);
+      MH_UNROLL
+      for (int r = 0; r < R; ++r) acc[r] = fma(load(row[r] + k), xv, acc[r]);
+    }
+    const int rest = static_cast<int>(width - k);
+    for (int r = 0; r < R; ++r) {
+      if (rest) acc[r] = fma(load_part(row[r] + k, rest), load_part(x + k, rest), acc[r]);
+      out[i + r] = sum(acc[r]) + (bias ? bias[rows[i + r]] : 0.0f);
+    }
+  });
+}
+
+// dx += grads[i] * weight[rows[i]], then each row takes its step with grads[i] * x.
+inline void row_steps(const RowArrays& weight, const RowArrays& bias, const RuleStep& step,
+                      const std::int32_t* rows, Index count, const float* grads, const float* x,
+                      float* dx) {
+  const Index width = weight.width;
+  with_row_rule(step, [&](const auto& rule) {
+    for (Index i = 0; i < count; ++i) {
+      if (i + kRowsAhead < count) {
+        prefetch_update(weight, rows[i + kRowsAhead] * width, width);
+        if (bias.weight) prefetch_update(bias, rows[i + kRowsAhead], 1);
+      }
+      const Index at = rows[i] * width;
+      const Vec grad = splat(grads[i]);
+      for (Index k = 0; k < width; k += kLanes) {
+        const int lanes = static_cast<int>(smaller(kLanes, width - k));
+        const Vec w = load_upto(weight.weight + at + k, lanes);
+        store_upto(dx + k, lanes, fma(grad, w, load_upto(dx + k, lanes)));
+        apply_to_row(rule, grad * load_upto(x + k, lanes), weight, at + k, lanes);
+      }
+      if (bias.weight) apply_to_row(rule, grad, bias, rows[i], 1);
+    }
+  });
+}
+
+}  // namespace mh::MH_ISA

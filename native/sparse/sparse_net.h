@@ -1,0 +1,74 @@
+// A net with a wide output layer as the native trainer sees it: parameters, a batch, and one step.
+//
+//   sparse or dense input -> linear, ReLU -> (linear, ReLU)* -> active neurons of a wide layer -> loss
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layer.h"
+#include "sparse/active_batch.h"
+#include "sparse/lsh_index.h"
+
+namespace mh {
+
+enum class Sharing { kBatch, kSample };
+enum class SparseLoss { kSoftmax, kSigmoid };
+
+// A linear layer with a ReLU behind it. A sparse one has a row of its weight for each input, the
+// others for each output.
+struct HiddenLayer {
+  bool sparse = false;
+  Index in = 0, out = 0;
+  Parameter weight, bias;
+};
+
+struct SparseNet {
+  std::vector<HiddenLayer> hidden;
+  Index neurons = 0, width = 0;  // of the output layer
+  Parameter weight, bias;        // bias.weight is null where there is none
+  LshIndex* index = nullptr;     // null: the caller names the active neurons
+  SamplingSettings sampling{};
+  Sharing share = Sharing::kBatch;
+  SparseLoss loss = SparseLoss::kSoftmax;
+};
+
+inline RowArrays rows_of(const Parameter& p, Index width) {
+  return {width, p.weight, p.state(0), p.state(1)};
+}
+
+inline Index label_count(const LabelRows& labels, Index sample) {
+  return labels.offsets ? labels.offsets[sample + 1] - labels.offsets[sample] : 0;
+}
+
+// Active neurons that a caller names instead of the index: a row of them for each batch, or for
+// each sample where every sample has its own.
+struct NamedRows {
+  const std::int64_t* offsets = nullptr;
+  const std::int32_t* rows = nullptr;
+};
+
+// Samples of one batch; all pointers are those of its first sample.
+struct SparseBatch {
+  Index count = 0;
+  SparseRows x;              // of a sparse input layer
+  Index features_end = 0;    // of x.columns, which goes on behind the batch
+  const float* dense = nullptr;  // [count][in], of a dense one
+  LabelRows labels{};
+  NamedRows named;
+  std::uint64_t seed = 0;  // of the choice of active neurons
+};
+
+// The rule at one step: as dense parameters take it, and rows.
+struct SparseRuleStep {
+  RuleStep dense, rows;
+};
+
+// Gradients of rows, kept for somebody who sends them elsewhere.
+struct CollectedRows {
+  std::vector<std::int32_t> rows;
+  std::vector<float> grads;       // [rows][width]
+  std::vector<float> bias_grads;  // [rows], of the output layer
+};
+
+}  // namespace mh

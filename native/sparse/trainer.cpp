@@ -1,0 +1,229 @@
+#include "sparse/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "dispatch.h"
+#include "sparse/huge_array.h"
+
+namespace mh {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+void require(bool condition, const std::string& message) {
+  if (!condition) refuse(message);
+}
+
+void require_states(const Parameter& p, const Rule& rule) {
+  const auto expected = static_cast<std::size_t>(rule.states());
+  if (p.weight && p.states.size() != expected) {
+    refuse("A trained weight came with " + std::to_string(p.states.size()) +
+           " state arrays; expected " + std::to_string(expected) + " for this rule.");
+  }
+}
+
+void use_huge_pages(const Parameter& p) {
+  const std::size_t bytes = static_cast<std::size_t>(p.size) * sizeof(float);
+  join_huge_pages(p.weight, bytes);
+  for (float* state : p.states) join_huge_pages(state, bytes);
+}
+
+bool follows_rows(const Rule& rule) {
+  if (rule.settings.weight_decay != 0.0) return false;
+  return rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kAdagrad ||
+         rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kAdamW;
+}
+
+void require_ascending(const std::int64_t* offsets, Index count, const char* what) {
+  require(offsets[0] >= 0, std::string("The offsets of ") + what + " begin below 0.");
+  for (Index i = 0; i < count; ++i) {
+    if (offsets[i] <= offsets[i + 1]) continue;
+    refuse(std::string("The offsets of ") + what + " fall at " + std::to_string(i + 1) +
+           "; expected them ascending.");
+  }
+}
+
+void require_below(const std::int64_t* offsets, Index count, const std::int32_t* numbers, Index end,
+                   const char* what) {
+  for (std::int64_t j = offsets[0]; j < offsets[count]; ++j) {
+    if (numbers[j] >= 0 && numbers[j] < end) continue;
+    refuse(std::string("A ") + what + " is " + std::to_string(numbers[j]) + "; expected 0 to " +
+           std::to_string(end - 1) + ".");
+  }
+}
+
+}  // namespace
+
+SparseTrainer::SparseTrainer(Index max_batch, int threads)
+    : max_batch_(max_batch), team_(threads) {
+  if (max_batch < 1) refuse("A trainer needs batches of at least 1 sample.");
+}
+
+void SparseTrainer::require_open() const {
+  if (rule_) refuse("The trainer is finished; add layers before finish().");
+}
+
+void SparseTrainer::hidden(HiddenLayer layer) {
+  require_open();
+  if (net_.weight.weight) refuse("The output layer was given; add hidden layers before it.");
+  if (!net_.hidden.empty()) {
+    const Index given = net_.hidden.back().out;
+    if (layer.sparse) refuse("A sparse layer follows another; expected it to be the first.");
+    if (layer.in != given) {
+      refuse("A hidden layer takes " + std::to_string(layer.in) + " inputs; expected " +
+             std::to_string(given) + ", what the layer before gives.");
+    }
+  }
+  net_.hidden.push_back(std::move(layer));
+}
+
+void SparseTrainer::output(Index neurons, Index width, Parameter weight, Parameter bias) {
+  require_open();
+  if (net_.hidden.empty()) refuse("The output layer is the first; expected a hidden layer before.");
+  if (width != net_.hidden.back().out) {
+    refuse("The output layer takes " + std::to_string(width) + " inputs; expected " +
+           std::to_string(net_.hidden.back().out) + ", what the layer before gives.");
+  }
+  net_.neurons = neurons;
+  net_.width = width;
+  net_.weight = std::move(weight);
+  net_.bias = std::move(bias);
+}
+
+void SparseTrainer::choose_by(LshIndex* index, const SamplingSettings& sampling) {
+  net_.index = index;
+  net_.sampling = sampling;
+  if (single_) single_->use_index();
+}
+
+void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, bool collect) {
+  require_open();
+  if (!net_.weight.weight) refuse("The trainer has no output layer; call output() first.");
+  if (!collect && !follows_rows(rule)) {
+    refuse("The rule moves rows that have no gradient; expected sgd without momentum, adagrad, adam "
+           "or adamw, without weight decay.");
+  }
+  if (collect && share == Sharing::kSample) {
+    refuse("Gradients are collected by batches; expected share='batch'.");
+  }
+  for (const HiddenLayer& layer : net_.hidden) {
+    if (!(collect && layer.sparse)) require_states(layer.weight, rule);
+    require_states(layer.bias, rule);
+  }
+  if (!collect) {
+    require_states(net_.weight, rule);
+    require_states(net_.bias, rule);
+  }
+  net_.share = share;
+  net_.loss = loss;
+  for (const HiddenLayer& layer : net_.hidden) use_huge_pages(layer.weight);
+  use_huge_pages(net_.weight);
+  const KernelTable& table = kernels();
+  if (share == Sharing::kBatch) {
+    shared_ = std::make_unique<SharedSet>(net_, table, max_batch_, team_);
+  } else {
+    single_ = std::make_unique<SingleSets>(net_, table, max_batch_, team_);
+  }
+  collect_ = collect;
+  rule_ = rule;
+}
+
+void SparseTrainer::check(const SparsePiece& p) const {
+  if (!rule_) refuse("The trainer is not finished; call finish() first.");
+  if (p.batch_size < 1 || p.batch_size > max_batch_) {
+    refuse("The batch size is " + std::to_string(p.batch_size) + "; expected 1 to the trainer's " +
+           std::to_string(max_batch_) + ".");
+  }
+  check_features(p);
+  check_labels(p);
+  require(net_.index || p.named.offsets,
+          "The trainer has no index; expected the active neurons to be named.");
+  if (p.named.offsets) check_named(p);
+}
+
+void SparseTrainer::check_features(const SparsePiece& p) const {
+  const HiddenLayer& first = net_.hidden.front();
+  if (!first.sparse) {
+    return require(p.dense || p.count == 0, "The first layer is dense; expected dense inputs.");
+  }
+  require(p.x.offsets, "The first layer is sparse; expected offsets, columns and values.");
+  require_ascending(p.x.offsets, p.count, "the features");
+  require_below(p.x.offsets, p.count, p.x.columns, first.in, "feature");
+}
+
+void SparseTrainer::check_labels(const SparsePiece& p) const {
+  if (!p.labels.offsets) return;
+  require_ascending(p.labels.offsets, p.count, "the labels");
+  require_below(p.labels.offsets, p.count, p.labels.labels, net_.neurons, "label");
+}
+
+// Named rows must be what the index would give: ascending, each once, every label among them.
+void SparseTrainer::check_named(const SparsePiece& p) const {
+  const bool each = net_.share == Sharing::kSample;
+  const Index samples = each ? 1 : p.batch_size, sets = units_of(p.count, samples);
+  require_ascending(p.named.offsets, sets, "the active neurons");
+  require_below(p.named.offsets, sets, p.named.rows, net_.neurons, "active neuron");
+  for (Index set = 0; set < sets; ++set) {
+    const std::int32_t* first = p.named.rows + p.named.offsets[set];
+    const std::int32_t* end = p.named.rows + p.named.offsets[set + 1];
+    require(std::adjacent_find(first, end, std::greater_equal<>()) == end,
+            "The active neurons are not in order; expected them ascending, each once.");
+    if (!p.labels.offsets) continue;
+    const Index last = std::min(p.count, (set + 1) * samples);
+    for (auto j = p.labels.offsets[set * samples]; j < p.labels.offsets[last]; ++j) {
+      if (std::binary_search(first, end, p.labels.labels[j])) continue;
+      refuse("Label " + std::to_string(p.labels.labels[j]) +
+             " is not among the active neurons; expected all labels of the batch to be.");
+    }
+  }
+}
+
+SparseBatch SparseTrainer::batch_of(const SparsePiece& p, Index number) const {
+  const Index first = number * p.batch_size;
+  SparseBatch batch;
+  batch.count = std::min(p.batch_size, p.count - first);
+  if (p.x.offsets) {
+    batch.x = {p.x.offsets + first, p.x.columns, p.x.values};
+    batch.features_end = p.x.offsets[p.count];
+  }
+  if (p.dense) batch.dense = p.dense + first * net_.hidden.front().in;
+  if (p.labels.offsets) batch.labels = {p.labels.offsets + first, p.labels.labels};
+  if (p.named.offsets) {
+    batch.named = {p.named.offsets + (net_.share == Sharing::kSample ? first : number), p.named.rows};
+  }
+  batch.seed = p.seed + static_cast<std::uint64_t>(number);
+  return batch;
+}
+
+SparseRuleStep SparseTrainer::step_of(double rate, std::int64_t step) const {
+  SparseRuleStep at{at_step(*rule_, rate, step, 1.0), {}};
+  at.rows = collect_ ? at_step(Rule("sgd", {}), rate, step, 1.0) : at.dense;
+  if (at.rows.kind == RuleKind::kAdamW) {  // without decay it is Adam
+    at.rows.kind = RuleKind::kAdam;
+    at.rows.decay = 0.0f;
+  }
+  return at;
+}
+
+Index SparseTrainer::train(const SparsePiece& p) {
+  check(p);
+  const Index batches = units_of(p.count, p.batch_size);
+  for (Index number = 0; number < batches; ++number) {
+    const SparseBatch batch = batch_of(p, number);
+    const SparseRuleStep step = step_of(p.rates[number], p.first_step + number);
+    const double loss = shared_
+                            ? shared_->train(batch, step, collect_ ? collected_ : nullptr, figures_)
+                            : single_->train(batch, step, figures_);
+    p.losses[number] = loss;
+    if (!std::isfinite(loss)) return number;
+    figures_.batches += 1;
+    figures_.samples += batch.count;
+  }
+  return batches;
+}
+
+}  // namespace mh

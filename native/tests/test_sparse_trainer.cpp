@@ -1,0 +1,154 @@
+// The trainer of sparse layers with active neurons chosen by hand and by an index: odd sizes, exact
+// arrays, and the same weights for any number of threads.
+#include <algorithm>
+
+#include "check.h"
+#include "sparse/trainer.h"
+
+namespace mh::test {
+namespace {
+
+constexpr Index kFeatures = 50, kHidden = 21, kSecond = 13, kNeurons = 1500, kSamples = 75;
+
+struct Data {
+  std::vector<std::int64_t> offsets{0}, label_offsets{0}, batch_offsets{0}, sample_offsets{0};
+  std::vector<std::int32_t> columns, labels, batch_rows, sample_rows;
+  Array values, dense;
+};
+
+void add_set(const Data& data, Index first, Index last, Random& random,
+             std::vector<std::int64_t>& offsets, std::vector<std::int32_t>& rows) {
+  std::vector<std::int32_t> set(data.labels.begin() + data.label_offsets[first],
+                                data.labels.begin() + data.label_offsets[last]);
+  for (int i = 0; i < 130; ++i) set.push_back(static_cast<std::int32_t>(random.next() % kNeurons));
+  std::sort(set.begin(), set.end());
+  set.erase(std::unique(set.begin(), set.end()), set.end());
+  rows.insert(rows.end(), set.begin(), set.end());
+  offsets.push_back(static_cast<std::int64_t>(rows.size()));
+}
+
+Data make_data(Index batch) {
+  Data data;
+  Random random(3);
+  for (Index i = 0; i < kSamples; ++i) {
+    for (auto n = random.next() % 9; n > 0; --n) {
+      data.columns.push_back(static_cast<std::int32_t>(random.next() % kFeatures));
+    }
+    for (auto n = random.next() % 4; n > 0; --n) {
+      data.labels.push_back(static_cast<std::int32_t>(random.next() % kNeurons));
+    }
+    data.offsets.push_back(static_cast<std::int64_t>(data.columns.size()));
+    data.label_offsets.push_back(static_cast<std::int64_t>(data.labels.size()));
+  }
+  data.values = random_array(static_cast<Index>(data.columns.size()), 4);
+  data.dense = random_array(kSamples * kFeatures, 5);
+  for (Index i = 0; i < kSamples; ++i) {
+    add_set(data, i, i + 1, random, data.sample_offsets, data.sample_rows);
+  }
+  for (Index i = 0; i < kSamples; i += batch) {
+    add_set(data, i, std::min(i + batch, kSamples), random, data.batch_offsets, data.batch_rows);
+  }
+  return data;
+}
+
+struct Case {
+  Index batch;
+  int threads;
+  bool sparse;
+  Sharing share;
+  SparseLoss loss;
+  bool by_index;
+};
+
+// The weights of all layers after training twice over the data.
+Array train(const Case& c, double* last) {
+  const Rule rule("adam", RuleSettings{});
+  Weights weights;
+  SparseTrainer trainer(c.batch, c.threads);
+  HiddenLayer first, second;
+  first.sparse = c.sparse;
+  first.in = kFeatures;
+  first.out = second.in = kHidden;
+  second.out = kSecond;
+  first.weight = weights.parameter(kFeatures * kHidden, 2, 1, 0.3f);
+  first.bias = weights.parameter(kHidden, 2, 2, 0.1f);
+  second.weight = weights.parameter(kHidden * kSecond, 2, 3, 0.3f);
+  second.bias = weights.parameter(kSecond, 2, 4, 0.1f);
+  trainer.hidden(std::move(first));
+  trainer.hidden(std::move(second));
+  Parameter weight = weights.parameter(kNeurons * kSecond, 2, 5, 0.3f);
+  const float* rows = weight.weight;
+  trainer.output(kNeurons, kSecond, std::move(weight), weights.parameter(kNeurons, 2, 6, 0.1f));
+  trainer.finish(rule, c.share, c.loss, false);
+  LshIndex index({HashKind::kDwta, kNeurons, kSecond, 2, 6, 16, 4, 0.3, Filling::kFifo, 7});
+  if (c.by_index) {
+    Team team(1);
+    index.build(rows, team);
+    trainer.choose_by(&index, {Choice::kTopK, 90, 120, 1});
+  }
+  const Data data = make_data(c.batch);
+  const auto batches = static_cast<std::size_t>((kSamples + c.batch - 1) / c.batch);
+  const std::vector<double> rates(batches, 0.01);
+  std::vector<double> losses(batches);
+  SparsePiece piece;
+  piece.count = kSamples;
+  piece.batch_size = c.batch;
+  piece.x = {data.offsets.data(), data.columns.data(), data.values.data()};
+  if (!c.sparse) piece.dense = data.dense.data();
+  piece.labels = {data.label_offsets.data(), data.labels.data()};
+  if (!c.by_index) {
+    const bool each = c.share == Sharing::kSample;
+    piece.named = {(each ? data.sample_offsets : data.batch_offsets).data(),
+                   (each ? data.sample_rows : data.batch_rows).data()};
+  }
+  piece.rates = rates.data();
+  piece.losses = losses.data();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const Index done = trainer.train(piece);
+    check(done == static_cast<Index>(batches), "all batches of sparse training are done");
+    piece.first_step += done;
+  }
+  *last = losses.back();
+  Array all;
+  for (const auto& array : weights.arrays) all.insert(all.end(), array->begin(), array->end());
+  return all;
+}
+
+void check_threads(Case c) {
+  double first, last;
+  c.threads = 1;
+  const Array alone = train(c, &first);
+  for (const int threads : {2, 3}) {
+    c.threads = threads;
+    check(train(c, &last) == alone && first == last,
+          "sparse training is the same for any number of threads");
+  }
+}
+
+}  // namespace
+
+void test_sparse_trainer() {
+  for (const SparseLoss loss : {SparseLoss::kSoftmax, SparseLoss::kSigmoid}) {
+    for (const Index batch : {1, 19, 75}) {
+      check_threads({batch, 1, true, Sharing::kBatch, loss, false});
+      double last;
+      train({batch, 1, true, Sharing::kSample, loss, false}, &last);
+      check(std::isfinite(last), "sparse training by samples stays finite");
+    }
+    check_threads({20, 1, false, Sharing::kBatch, loss, false});
+    check_threads({20, 1, true, Sharing::kBatch, loss, true});
+  }
+}
+
+// Threads that race on the weights on purpose.
+void test_racing_samples() {
+  for (const bool sparse : {true, false}) {
+    for (const bool by_index : {true, false}) {
+      double last;
+      train({25, 3, sparse, Sharing::kSample, SparseLoss::kSoftmax, by_index}, &last);
+      check(std::isfinite(last), "sparse training by racing samples stays finite");
+    }
+  }
+}
+
+}  // namespace mh::test
