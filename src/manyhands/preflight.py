@@ -28,22 +28,28 @@ from manyhands.metrics import MetricChoice
 from manyhands.optim.rules import Rule
 from manyhands.optim.schedules import RateFactor
 from manyhands.replica.steps import LossStep, StepFunction
+from manyhands.strategies.strategy import Strategy
 
 _SAMPLES = 4
 
 
 def check_job(
-    model: nn.Module, step: StepFunction, rule: Rule, source: Source, batch_size: int
+    model: nn.Module,
+    step: StepFunction,
+    strategy: Strategy,
+    rule: Rule,
+    data: Source,
+    batch_size: int,
 ) -> Any:
     """Try a step on a copy of the model; returns the small batch that was used."""
-    batch = small_batch(source, batch_size)
+    batch = small_batch(data, batch_size)
     check_batch(step, batch)
     with torch.random.fork_rng(devices=[]):
         trial = _copy(model)
         loss = _try_step(trial, step, batch)
         _check_loss(loss)
         _try_backward(loss)
-    _check_gradients(trial, rule)
+    _check_gradients(trial, rule, strategy.sparse_refusal(model, rule))
     return batch
 
 
@@ -135,16 +141,14 @@ def _check_loss(loss: Any) -> None:
         )
 
 
-def _check_gradients(model: nn.Module, rule: Rule) -> None:
+def _check_gradients(model: nn.Module, rule: Rule, refusal: str | None) -> None:
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
-        if gradient is not None and gradient.layout != torch.strided:
-            refusal = rule.sparse_refusal()
-            if refusal is not None:
-                raise ModelError(
-                    f"Parameter '{name}' has sparse gradients and {type(rule).__name__} can't "
-                    f"follow them: {refusal}. Use sparse=False, or a rule without it."
-                )
+        if refusal is not None and gradient is not None and gradient.layout != torch.strided:
+            raise ModelError(
+                f"Parameter '{name}' has sparse gradients and {type(rule).__name__} can't follow "
+                f"them: {refusal}. Use a rule without it (or sparse=False in an embedding)."
+            )
 
 
 def _shape_of(value: Any) -> str:

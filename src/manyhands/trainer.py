@@ -127,7 +127,9 @@ class Trainer:
         if not self.model.training:
             self.model.train()
         preflight.check_schedule(self.schedule)
-        sample = preflight.check_job(self.model, self.step, self.optimizer, source, self.batch_size)
+        sample = preflight.check_job(
+            self.model, self.step, self.strategy, self.optimizer, source, self.batch_size
+        )
         self.strategy.check(self.model, self.optimizer)
         watching = self._watching(validation)
         directory, restored = self._open(resume, epochs)

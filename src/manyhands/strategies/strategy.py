@@ -233,6 +233,11 @@ class Strategy(ABC):
     def check(self, model: nn.Module, rule: Rule) -> None:
         """Raise ModelError for what this strategy can't train, before anything starts."""
 
+    def sparse_refusal(self, model: nn.Module, rule: Rule) -> str | None:
+        """Why this strategy can't follow sparse gradients with this rule, or None if it can."""
+        del model
+        return rule.sparse_refusal()
+
     @abstractmethod
     def start(self, job: TrainingJob) -> Session:
         """Begin a job whose model was checked."""

@@ -1,7 +1,8 @@
 """Synchronous training: every step sees the weights that the step before left.
 
 With one worker this is the loop of a PyTorch tutorial, bit for bit: same order, same `torch.optim`,
-same threads. With several, every batch is shared out among processes (`shared_batch.py`).
+same threads; for layers of `mh.sparse`, whose gradients `torch.optim` can't follow, with
+`RowOptimizer`. With several, every batch is shared out among processes (`shared_batch.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from manyhands.data.prefetch import Prefetcher, Request
 from manyhands.errors import ConfigError, ModelError, WorkerError, in_a_sentence
 from manyhands.optim.rules import Adam, Rule
 from manyhands.replica.shared_weights import refuse_lazy, trainable
+from manyhands.sparse import RowOptimizer, has_sparse_layers
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
 from manyhands.strategies.shared_batch import (
@@ -57,7 +59,13 @@ class Synchronous(Strategy):
             raise ModelError("The model has no trainable parameter: nothing requires a gradient.")
         else:
             refuse_lazy(model)
-            _refuse_sparse(model, rule)
+            if not has_sparse_layers(model):
+                _refuse_sparse(model, rule)
+
+    def sparse_refusal(self, model: nn.Module, rule: Rule) -> str | None:
+        if self.workers == 1 and has_sparse_layers(model):
+            return replace(rule, weight_decay=0.0).sparse_refusal()  # decay is made good later
+        return rule.sparse_refusal()
 
     def start(self, job: TrainingJob) -> Session:
         if self.workers == 1:
@@ -99,7 +107,11 @@ class SingleSession(Session):
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._parameters = trainable(job.model)
-        self._optimizer = job.rule.torch_optimizer(self._parameters.values())
+        self._optimizer = (
+            RowOptimizer(self._parameters.values(), job.rule)
+            if has_sparse_layers(job.model)
+            else job.rule.torch_optimizer(self._parameters.values())
+        )
         self._averaged = (
             {name: p.detach().clone() for name, p in self._parameters.items()} if job.ema else {}
         )
@@ -121,6 +133,8 @@ class SingleSession(Session):
                     raise diverged(epoch, request.batch, step, loss, request.indices.tolist())
                 self._average(step)
                 account.count(len(request.indices), loss, rate)
+        if isinstance(self._optimizer, RowOptimizer):
+            self._optimizer.catch_up()
         return account.summary(rate)
 
     def _train(self, batch: Any, rate: float) -> float:
@@ -131,7 +145,8 @@ class SingleSession(Session):
         value = float(loss.detach())
         if math.isfinite(value):
             loss.backward()  # type: ignore[no-untyped-call]
-            if self._job.rule.clip_norm is not None:
+            clips = isinstance(self._optimizer, RowOptimizer)
+            if self._job.rule.clip_norm is not None and not clips:
                 torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._job.rule.clip_norm)
             self._optimizer.step()
         return value
