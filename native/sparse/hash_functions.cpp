@@ -69,13 +69,16 @@ HashFunctions::HashFunctions(const HashSettings& settings) : settings_(settings)
   }
 }
 
-// Coordinates of one bin differ, and bins of one permutation share none.
+// Coordinates of one bin differ, and bins of one permutation share none. So do the bins of a table
+// where the width allows it: bins with coordinates in common often agree, and buckets fill unevenly.
 void HashFunctions::draw_bins() {
   Random random(settings_.seed);
   Urn urn(settings_.width, random);
   offsets_.reserve(static_cast<std::size_t>(hashes() * bin_));
+  const Index table = Index{bin_} * settings_.hashes;
   for (Index h = 0; h < hashes(); ++h) {
-    if (urn.left() < bin_) urn.refill();
+    const bool begins = h % settings_.hashes == 0 && table <= settings_.width;
+    if (urn.left() < (begins ? table : bin_)) urn.refill();
     for (int i = 0; i < bin_; ++i) offsets_.push_back(urn.draw() * kHashBlock);
   }
 }

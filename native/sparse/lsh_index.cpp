@@ -1,6 +1,7 @@
 #include "sparse/lsh_index.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -141,13 +142,10 @@ void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) 
       made->functions.hash(rows, count, scratch, made->codes.data() + first, neurons);
     }
   });
-  team.run([&](int thread) {
-    const Share mine = share_of(settings_.tables, thread, team.size());
-    for (Index table = mine.begin; table < mine.end; ++table) {
-      const std::uint16_t* codes = made->codes.data() + table * neurons;
-      for (Index n = 0; n < neurons; ++n) {
-        made->tables.insert(table, codes[n], static_cast<std::int32_t>(n));
-      }
+  std::atomic<Index> next{0};
+  team.run([&](int) {
+    for (Index table; (table = next.fetch_add(1, std::memory_order_relaxed)) < settings_.tables;) {
+      made->tables.fill(table, made->codes.data() + table * neurons, neurons);
     }
   });
   const std::lock_guard<std::mutex> lock(current_mutex_);

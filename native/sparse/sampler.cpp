@@ -10,9 +10,12 @@
 namespace mh {
 namespace {
 
-constexpr Index kBlock = 64;  // neurons whose votes are looked at together: 128 bytes
+constexpr Index kBlock = 512;  // neurons whose votes are looked at together: 1 KB
+constexpr Index kPart = 32;    // and those that are passed over together
 constexpr std::uint32_t kMostVotes = 65535;
-constexpr Index kAhead = 8;  // buckets asked for before they are read
+constexpr std::uint8_t kMostOfSample = 255;
+constexpr Index kStateAhead = 16;  // buckets asked for before they are read: the state,
+constexpr Index kAhead = 6;        // and the neurons that it speaks of
 
 enum Purpose : std::uint64_t { kTies = 1, kVisits = 2, kRandom = 3 };
 
@@ -75,7 +78,7 @@ SampleChooser::SampleChooser(Index neurons)
     : set_(neurons), votes_(static_cast<std::size_t>(neurons)) {}
 
 std::size_t SampleChooser::bytes() const {
-  return set_.bytes() + votes_.size() * sizeof(std::uint16_t);
+  return set_.bytes() + votes_.bytes();
 }
 
 void SampleChooser::choose(const HashedNeurons& state, const SampleCodes& codes, Index sample,
@@ -83,9 +86,9 @@ void SampleChooser::choose(const HashedNeurons& state, const SampleCodes& codes,
                            const SamplingSettings& settings, std::uint64_t seed,
                            std::vector<std::int32_t>& rows) {
   if (settings.limit > 0) {
-    for (Index table = 0; table < state.functions.tables(); ++table) {
-      state.tables.prefetch(table, codes.at(table, sample));
-    }
+    const Index tables = state.functions.tables();
+    for (Index t = 0; t < tables; ++t) state.tables.prefetch(t, codes.at(t, sample));
+    for (Index t = 0; t < tables; ++t) state.tables.prefetch_neurons(t, codes.at(t, sample));
     if (settings.choice == Choice::kVanilla) {
       by_visits(state, codes, sample, settings.limit, seed);
     } else {
@@ -103,22 +106,19 @@ void SampleChooser::by_votes(const HashedNeurons& state, const SampleCodes& code
   found_.clear();
   for (Index table = 0; table < tables; ++table) {
     state.tables.each(table, codes.at(table, sample), [this](std::int32_t neuron) {
-      if (votes_[static_cast<std::size_t>(neuron)]++ == 0) found_.push_back(neuron);
+      std::uint8_t& votes = votes_[static_cast<std::size_t>(neuron)];
+      if (votes == 0) found_.push_back(neuron);
+      votes = static_cast<std::uint8_t>(votes + (votes < kMostOfSample));
     });
   }
-  // A bucket that is being rewritten may show a neuron twice: then it has more votes than tables.
-  having_.assign(static_cast<std::size_t>(tables) + 1, 0);
-  const auto votes_of = [&](std::int32_t neuron) {
-    return std::min<Index>(votes_[static_cast<std::size_t>(neuron)], tables);
-  };
-  for (const std::int32_t neuron : found_) ++having_[static_cast<std::size_t>(votes_of(neuron))];
+  having_.assign(kMostOfSample + 1, 0);
+  for (const std::int32_t neuron : found_) ++having_[votes_[static_cast<std::size_t>(neuron)]];
   const Election election = hold_election(having_, settings.limit, least_votes(settings));
-  const EvenChoice ties(election.ties, election.tied, draw_for(seed, kTies));
-  Index tie = 0;
+  EvenChoice ties(election.ties, election.tied, draw_for(seed, kTies));
   for (const std::int32_t neuron : found_) {
-    const Index votes = votes_of(neuron);
-    if (votes > election.least || (votes == election.least && ties.takes(tie++))) set_.add(neuron);
-    votes_[static_cast<std::size_t>(neuron)] = 0;
+    std::uint8_t& votes = votes_[static_cast<std::size_t>(neuron)];
+    if (votes > election.least || (votes == election.least && ties.takes_next())) set_.add(neuron);
+    votes = 0;
   }
 }
 
@@ -140,8 +140,8 @@ BatchChooser::BatchChooser(Index neurons) : neurons_(neurons), set_(neurons) {}
 std::size_t BatchChooser::bytes() const {
   std::size_t sum = set_.bytes();
   for (const Ballot& b : ballots_) {
-    sum += b.votes.size() * sizeof(std::uint16_t) + b.counted.size() +
-           b.hits.size() * sizeof(std::uint32_t) + b.having.size() * sizeof(Index);
+    sum += b.votes.bytes() + b.counted.size() +
+           b.hits.size() * sizeof(std::uint32_t) + b.candidates.capacity() * sizeof(Candidate);
   }
   return sum;
 }
@@ -175,7 +175,9 @@ void BatchChooser::by_votes(const HashedNeurons& state, const SampleCodes& codes
   std::atomic<Index> next{0};
   team.run([&](int thread) {
     Ballot& mine = ballots_[static_cast<std::size_t>(thread)];
-    mine.votes.resize(static_cast<std::size_t>(blocks * kBlock));
+    if (mine.votes.size() == 0) {
+      mine.votes = HugeArray<std::uint16_t>(static_cast<std::size_t>(blocks * kBlock));
+    }
     mine.counted.resize(static_cast<std::size_t>(blocks));
     mine.hits.resize(static_cast<std::size_t>(state.functions.buckets()));
     for (Index table; (table = next.fetch_add(1, std::memory_order_relaxed)) < tables;) {
@@ -186,26 +188,27 @@ void BatchChooser::by_votes(const HashedNeurons& state, const SampleCodes& codes
     add_up(share_of(blocks, thread, threads), ballots_[static_cast<std::size_t>(thread)]);
   });
 
-  std::vector<Index> having;
-  for (int i = 0; i < threads; ++i) {
-    const std::vector<Index>& part = ballots_[static_cast<std::size_t>(i)].having;
-    having.resize(std::max(having.size(), part.size()));
-    for (std::size_t v = 0; v < part.size(); ++v) having[v] += part[v];
-  }
-  const Election election = hold_election(having, settings.limit, least_votes(settings));
-  const EvenChoice ties(election.ties, election.tied, draw_for(seed, kTies));
-  const auto least = static_cast<std::size_t>(election.least);
-  std::vector<Index> first_tie(static_cast<std::size_t>(threads) + 1);
-  for (std::size_t i = 0; i + 1 < first_tie.size(); ++i) {
-    const std::vector<Index>& part = ballots_[i].having;
-    first_tie[i + 1] = first_tie[i] + (least < part.size() ? part[least] : 0);
-  }
+  const Index least = level_with(settings.limit, least_votes(settings), threads);
   team.run([&](int thread) {
-    const auto at = static_cast<std::size_t>(thread);
-    elect(share_of(blocks, thread, threads), election.least, ties, first_tie[at], ballots_[at]);
+    collect(share_of(blocks, thread, threads), least, ballots_[static_cast<std::size_t>(thread)]);
   });
+
+  std::size_t most = 0;
   for (int i = 0; i < threads; ++i) {
-    for (const std::int32_t row : ballots_[static_cast<std::size_t>(i)].chosen) set_.add(row);
+    most = std::max(most, ballots_[static_cast<std::size_t>(i)].most);
+  }
+  std::vector<Index> having(most + 1);
+  for (int i = 0; i < threads; ++i) {
+    for (const Candidate& c : ballots_[static_cast<std::size_t>(i)].candidates) ++having[c.votes];
+  }
+  const Election election = hold_election(having, settings.limit, least);
+  EvenChoice ties(election.ties, election.tied, draw_for(seed, kTies));
+  for (int i = 0; i < threads; ++i) {
+    for (const Candidate& c : ballots_[static_cast<std::size_t>(i)].candidates) {
+      if (c.votes > election.least || (c.votes == election.least && ties.takes_next())) {
+        set_.add(c.neuron);
+      }
+    }
   }
 }
 
@@ -221,8 +224,11 @@ void BatchChooser::count_table(const HashedNeurons& state, const SampleCodes& co
   std::uint16_t* votes = mine.votes.data();
   std::uint8_t* counted = mine.counted.data();
   for (Index i = 0; i < count; ++i) {
+    if (i + kStateAhead < count) {
+      state.tables.prefetch(table, mine.buckets[static_cast<std::size_t>(i + kStateAhead)]);
+    }
     if (i + kAhead < count) {
-      state.tables.prefetch(table, mine.buckets[static_cast<std::size_t>(i + kAhead)]);
+      state.tables.prefetch_neurons(table, mine.buckets[static_cast<std::size_t>(i + kAhead)]);
     }
     const std::uint16_t code = mine.buckets[static_cast<std::size_t>(i)];
     const std::uint32_t hits = std::min(mine.hits[code], kMostVotes);
@@ -235,9 +241,9 @@ void BatchChooser::count_table(const HashedNeurons& state, const SampleCodes& co
 }
 
 // Sums the votes of all threads for a share of the neurons into the first ballot, clears the
-// others, and counts how many neurons have each number of votes.
+// others, and counts how many neurons reach each level.
 void BatchChooser::add_up(Share blocks, Ballot& mine) {
-  mine.having.clear();
+  std::fill(mine.having, mine.having + kLevels, 0);
   Ballot& sum = ballots_.front();
   for (Index block = blocks.begin; block < blocks.end; ++block) {
     const auto at = static_cast<std::size_t>(block);
@@ -255,28 +261,49 @@ void BatchChooser::add_up(Share blocks, Ballot& mine) {
       sum.counted[at] = 1;
     }
     if (!sum.counted[at]) continue;
-    for (Index i = 0; i < kBlock; ++i) {
-      if (total[i] == 0) continue;
-      if (total[i] >= mine.having.size()) mine.having.resize(std::size_t{total[i]} + 1);
-      ++mine.having[total[i]];
+    for (int level = 0; level < kLevels; ++level) {
+      std::uint16_t reach = 0;
+      for (Index i = 0; i < kBlock; ++i) {
+        reach = static_cast<std::uint16_t>(reach + (total[i] >= (1u << level)));
+      }
+      if (reach == 0) break;
+      mine.having[level] += reach;
     }
   }
 }
 
-void BatchChooser::elect(Share blocks, Index least, const EvenChoice& ties, Index first_tie,
-                         Ballot& mine) {
-  mine.chosen.clear();
+// Nobody below this number of votes is elected: the highest level that enough neurons reach.
+Index BatchChooser::level_with(Index limit, Index least, int threads) const {
+  for (int level = kLevels - 1; level > 0; --level) {
+    Index reach = 0;
+    for (int i = 0; i < threads; ++i) reach += ballots_[static_cast<std::size_t>(i)].having[level];
+    if (reach >= limit) return std::max(least, Index{1} << level);
+  }
+  return least;
+}
+
+// Takes the neurons with at least so many votes out of a share, and clears it.
+void BatchChooser::collect(Share blocks, Index least, Ballot& mine) {
+  mine.candidates.clear();
+  mine.most = 0;
   Ballot& sum = ballots_.front();
   for (Index block = blocks.begin; block < blocks.end; ++block) {
     if (!sum.counted[static_cast<std::size_t>(block)]) continue;
-    std::uint16_t* total = sum.votes.data() + block * kBlock;
-    for (Index i = 0; i < kBlock; ++i) {
-      if (total[i] >= least && (total[i] > least || ties.takes(first_tie++))) {
-        mine.chosen.push_back(static_cast<std::int32_t>(block * kBlock + i));
-      }
-      total[i] = 0;
-    }
     sum.counted[static_cast<std::size_t>(block)] = 0;
+    for (Index first = block * kBlock; first < (block + 1) * kBlock; first += kPart) {
+      std::uint16_t* votes = sum.votes.data() + first;
+      std::uint16_t most = 0;
+      for (Index i = 0; i < kPart; ++i) most = std::max(most, votes[i]);
+      if (most >= least) {
+        mine.most = std::max<std::size_t>(mine.most, most);
+        for (Index i = 0; i < kPart; ++i) {
+          if (votes[i] >= least) {
+            mine.candidates.push_back({static_cast<std::int32_t>(first + i), votes[i]});
+          }
+        }
+      }
+      if (most > 0) std::fill(votes, votes + kPart, std::uint16_t{0});
+    }
   }
 }
 

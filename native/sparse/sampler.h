@@ -1,7 +1,7 @@
 // Which neurons become active: those in the buckets that samples fall into, chosen by votes.
 //
 // A neuron has a vote for every table (and, for a whole batch, every sample) that finds it. Votes
-// are counted in flat arrays of 16 bits that stop at their highest number; who has most is found by
+// are counted in flat arrays of small numbers that stop at their highest; who has most is found by
 // counting how many have each number of votes. Where only some of those with equal votes fit, they
 // are taken at even distances from a random start, so that none is favoured.
 #pragma once
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sparse/hash_functions.h"
+#include "sparse/mixing.h"
 #include "sparse/row_set.h"
 #include "sparse/tables.h"
 #include "sparse/team.h"
@@ -51,20 +52,23 @@ struct SampleCodes {
   std::uint16_t at(Index table, Index sample) const { return codes[table * stride + sample]; }
 };
 
-// Takes `wanted` of `candidates` at even distances from a random start.
+// Takes `wanted` of `candidates`, which are asked about one after another, at even distances from
+// a random start.
 class EvenChoice {
  public:
   EvenChoice(Index wanted, Index candidates, std::uint64_t random)
-      : wanted_(static_cast<std::uint64_t>(wanted)),
-        candidates_(candidates < 1 ? 1u : static_cast<std::uint64_t>(candidates)),
-        phase_((random >> 32) * candidates_ >> 32) {}
-  bool takes(Index candidate) const {
-    const auto i = static_cast<std::uint64_t>(candidate);
-    return ((i + 1) * wanted_ + phase_) / candidates_ != (i * wanted_ + phase_) / candidates_;
+      : wanted_(wanted),
+        candidates_(candidates),
+        sum_(static_cast<Index>(below(random, static_cast<std::uint64_t>(candidates)))) {}
+  bool takes_next() {
+    sum_ += wanted_;
+    if (sum_ < candidates_) return false;
+    sum_ -= candidates_;
+    return true;
   }
 
  private:
-  std::uint64_t wanted_, candidates_, phase_;
+  Index wanted_, candidates_, sum_;
 };
 
 // Adds random neurons until the set has `floor` rows, or all.
@@ -88,7 +92,7 @@ class SampleChooser {
                  std::uint64_t seed);
 
   RowSet set_;
-  std::vector<std::uint16_t> votes_;  // of every neuron, zero between calls
+  HugeArray<std::uint8_t> votes_;  // of every neuron, zero between calls
   std::vector<std::int32_t> found_;
   std::vector<Index> having_;  // how many neurons have each number of votes
   std::vector<Index> order_;
@@ -106,14 +110,23 @@ class BatchChooser {
   std::size_t bytes() const;
 
  private:
+  static constexpr int kLevels = 16;
+
+  struct Candidate {
+    std::int32_t neuron;
+    std::uint16_t votes;
+  };
+
   // What one thread counts.
   struct Ballot {
-    std::vector<std::uint16_t> votes;    // of every neuron, zero between calls
+    HugeArray<std::uint16_t> votes;      // of every neuron, zero between calls
     std::vector<std::uint8_t> counted;   // blocks of neurons that may have votes
     std::vector<std::uint32_t> hits;     // samples in each bucket of a table, zero between
     std::vector<std::uint16_t> buckets;  // those with hits
-    std::vector<Index> having;           // how many of this thread's neurons have each number
-    std::vector<std::int32_t> chosen;
+    // Of this thread's share of the neurons:
+    Index having[kLevels];              // how many have at least 1, 2, 4, 8... votes
+    std::vector<Candidate> candidates;  // ascending
+    std::size_t most = 0;               // votes that one of them has
   };
 
   void by_votes(const HashedNeurons& state, const SampleCodes& codes,
@@ -122,7 +135,8 @@ class BatchChooser {
                  std::uint64_t seed);
   void count_table(const HashedNeurons& state, const SampleCodes& codes, Index table, Ballot& mine);
   void add_up(Share blocks, Ballot& mine);
-  void elect(Share blocks, Index least, const EvenChoice& ties, Index first_tie, Ballot& mine);
+  void collect(Share blocks, Index least, Ballot& mine);
+  Index level_with(Index limit, Index least, int threads) const;
 
   Index neurons_;
   RowSet set_;
