@@ -19,6 +19,7 @@ from manyhands.replica.modes import evaluating
 from manyhands.replica.steps import LossStep, StepFunction
 
 _MOST_SAMPLES = 512
+_MOST_OUTPUTS = 1 << 25  # numbers in the outputs of one batch: 128 MiB, and a few times that about
 
 
 @contextmanager
@@ -57,15 +58,27 @@ def evaluate(
         )
     metrics = named_metrics.start(choices)
     total, samples = 0.0, 0
-    at_once = min(_MOST_SAMPLES, max(32, 4 * batch_size))
-    batches = Prefetcher(source, _requests(len(source), at_once), depth=2)
     # Not inference_mode: a tensor that the model keeps for later must be fit for training.
-    with evaluating(model), torch.no_grad(), batches:
-        for request, batch in batches:
+    with evaluating(model), torch.no_grad():
+        at_once = _samples_at_once(model, step, source, batch_size)
+        for request, batch in Prefetcher(source, _requests(len(source), at_once), depth=2):
             loss = _evaluate_batch(model, step, batch, metrics)
             total += loss * len(request.indices)
             samples += len(request.indices)
     return {"loss": total / samples} | {name: m.value() for name, m in metrics.items()}
+
+
+def _samples_at_once(model: nn.Module, step: StepFunction, source: Source, batch_size: int) -> int:
+    """As many samples as are fast; fewer where each has so many outputs that memory would go."""
+    usual = min(_MOST_SAMPLES, max(32, 4 * batch_size))
+    rows = max((len(p) for p in model.parameters() if p.dim() > 0), default=0)
+    if not isinstance(step, LossStep) or rows * usual <= _MOST_OUTPUTS:
+        return usual
+    # A layer of many rows may be an embedding; a few samples tell how many outputs there are.
+    few = min(4, len(source))
+    outputs = model(source.fetch(np.arange(few), seed=0)[0])
+    numbers = outputs.numel() // few if isinstance(outputs, torch.Tensor) else 1
+    return max(1, min(usual, _MOST_OUTPUTS // max(1, numbers)))
 
 
 def _evaluate_batch(

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 
 from manyhands.errors import ConfigError
+from manyhands.ranking import DiscountedGainAt, PrecisionAt
+from manyhands.sparse.csr import CSR
 
 # What a history record holds besides metrics.
 RESERVED = ("epoch", "train_loss", "samples_per_s", "seconds", "lr")
@@ -24,7 +27,7 @@ MetricChoice = str | MetricFunction
 class Metric(Protocol):
     """Adds up over batches. One object serves one evaluation."""
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None: ...
+    def update(self, outputs: torch.Tensor, targets: Any) -> None: ...
 
     def value(self) -> float: ...
 
@@ -38,6 +41,7 @@ class _Mean:
         self._samples = 0
 
     def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        _refuse_label_sets(targets)
         values = self._per_sample(outputs, targets).double()
         self._sum += float(values.sum())
         self._samples += values.numel()
@@ -53,6 +57,7 @@ class _MacroF1:
         self._counts: torch.Tensor | None = None
 
     def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        _refuse_label_sets(targets)
         classes = outputs.shape[1]
         if self._counts is None:
             self._counts = torch.zeros(classes, classes, dtype=torch.int64)
@@ -81,7 +86,29 @@ class _Whole:
         self._targets.append(targets)
 
     def value(self) -> float:
-        return float(self._function(torch.cat(self._outputs), torch.cat(self._targets)))
+        return float(self._function(torch.cat(self._outputs), _joined(self._targets)))
+
+
+def _refuse_label_sets(targets: object) -> None:
+    if isinstance(targets, CSR):
+        raise ConfigError(
+            "This metric compares with one target for each output or sample, and the data has a "
+            "set of labels for each: use p@1, p@3, p@5 or ndcg@1, ndcg@3, ndcg@5."
+        )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Targets of all batches as one."""
+    if not isinstance(parts[0], CSR):
+        return torch.cat(parts)
+    counts = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.counts for part in parts)])
+    values = [part.values for part in parts if part.values is not None]
+    return CSR.unchecked(
+        counts.cumsum(0),
+        torch.cat([part.columns for part in parts]),
+        torch.cat(values) if values else None,
+        parts[0].width,
+    )
 
 
 def _correct(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -101,6 +128,8 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
     "f1": _MacroF1,
     "mse": lambda: _Mean(lambda outputs, targets: (outputs - targets) ** 2),
     "mae": lambda: _Mean(lambda outputs, targets: (outputs - targets).abs()),
+    **{f"p@{k}": partial(PrecisionAt, k) for k in (1, 3, 5)},
+    **{f"ndcg@{k}": partial(DiscountedGainAt, k) for k in (1, 3, 5)},
 }
 
 

@@ -28,6 +28,7 @@ from manyhands.metrics import MetricChoice
 from manyhands.optim.rules import Rule
 from manyhands.optim.schedules import RateFactor
 from manyhands.replica.steps import LossStep, StepFunction
+from manyhands.sparse.csr import CSR
 from manyhands.strategies.strategy import Strategy
 
 _SAMPLES = 4
@@ -154,6 +155,8 @@ def _check_gradients(model: nn.Module, rule: Rule, refusal: str | None) -> None:
 def _shape_of(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, CSR):
+        return f"CSR{list(value.shape)}"
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(_shape_of(item) for item in value) + ")"
     if isinstance(value, dict):
