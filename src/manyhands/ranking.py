@@ -67,7 +67,7 @@ def hits(outputs: torch.Tensor, targets: CSR | torch.Tensor) -> torch.Tensor:
 
 
 def _best(outputs: torch.Tensor) -> torch.Tensor:
-    known = _best_of.get(outputs)
+    known = _best_of.get(outputs)  # type: ignore[no-untyped-call]
     if known is not None and known[0] == outputs._version:
         found: torch.Tensor = known[1]
         return found
