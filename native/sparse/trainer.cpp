@@ -138,6 +138,8 @@ void SparseTrainer::check(const SparsePiece& p) const {
     refuse("The batch size is " + std::to_string(p.batch_size) + "; expected 1 to the trainer's " +
            std::to_string(max_batch_) + ".");
   }
+  require(p.first_step >= 1,
+          "The first step is " + std::to_string(p.first_step) + "; steps count from 1.");
   check_features(p);
   check_labels(p);
   require(net_.index || p.named.offsets,

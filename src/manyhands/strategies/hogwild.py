@@ -16,46 +16,38 @@ Adam, sections 3.2.1 to 3.2.4. How an epoch goes:
 
 A piece is a few hundred samples, cut into batches; the rate of a batch follows from its number, so
 workers need no common clock.
+
+A net with a wide sparse layer (mh.sparse.LSHLinear) has one process whose workers are threads of
+the native trainer: they share its hash tables, and take a batch together or a sample each.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from manyhands import kernels
-from manyhands.data.prefetch import Prefetcher
 from manyhands.data.source import epoch_order
 from manyhands.errors import ConfigError, TrainingDiverged
-from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Rule
-from manyhands.replica import plan as native_plan
 from manyhands.replica.board import Board
-from manyhands.replica.layout import channels_last, likes_channels_last
+from manyhands.replica.layout import likes_channels_last
 from manyhands.replica.pool import usable_cores
-from manyhands.replica.shared_weights import SharedWeights, refuse_what_cannot_be_shared
-from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
+from manyhands.replica.shared_weights import refuse_what_cannot_be_shared
 from manyhands.strategies.divergence import diverged
-from manyhands.strategies.native_form import counted, form_in_words, planned
-from manyhands.strategies.pieces import (
-    PieceRequest,
-    first_batch,
-    part_of,
-    piece_request,
-    pieces_per_epoch,
-)
+from manyhands.strategies.hogwild_worker import Diverged, EpochDone, EpochStart, HogwildWorker
+from manyhands.strategies.native_form import counted, fast_path, form_in_words, planned
+from manyhands.strategies.pieces import pieces_per_epoch
 from manyhands.strategies.shared_session import SharedSession
 from manyhands.strategies.strategy import EpochSummary, Session, Strategy, TrainingJob
 from manyhands.telemetry.events import Note, Progress
 
 _LOOK_EVERY_S = 0.2
+_FAST_PIECE_SAMPLES = 4096  # the fast path trains thousands of samples in the time of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,8 @@ class Hogwild(Strategy):
     With `share_batch` each worker takes its share of the batch per step, at a rate to match, so
     that the same batch size and rate give the same training with any number of workers. Without
     it each worker takes whole batches: fewer updates, more samples per second on large nets, and a
-    rate that has to be found for that many workers.
+    rate that has to be found for that many workers. Where the workers are threads of the fast path
+    of sparse layers, they share whole batches in any case.
     """
 
     workers: int | None = None
@@ -94,130 +87,20 @@ class Hogwild(Strategy):
         return {"name": self.name, "workers": self.worker_count, "share_batch": self.share_batch}
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
-    """To a worker: train this epoch, these returned pieces first."""
-
-    epoch: int
-    returned: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EpochDone:
-    """From a worker: no piece is left."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """From a worker: this batch's loss is not finite; the update was not applied."""
-
-    epoch: int
-    batch: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class HogwildWorker:
-    """What a worker process runs. Everything large in it is a pointer into shared memory."""
-
-    number: int
-    job: TrainingJob
-    weights: SharedWeights
-    board: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    plan: native_plan.PlanDescription | None
-    channels_last: bool
-
-    def run(self, channel: Connection) -> None:
-        torch.manual_seed(self.job.worker_seed(self.number))
-        board, step = Board(*self.board), self._step()
-        channel.send(Ready())
-        while True:
-            start: EpochStart = channel.recv()
-            diverged = self._train(start, board, step)
-            channel.send(diverged or EpochDone(start.epoch))
-
-    def _step(self) -> Step:
-        job, states = self.job, self.weights.states_of(self.number)
-        arrange = channels_last if self.channels_last else as_it_is
-        autograd = AutogradStep(job.model, job.step, job.rule, states, arrange=arrange)
-        if self.plan is None:
-            return autograd
-        plan = native_plan.build(
-            self.plan,
-            job.model,
-            job.rule,
-            states,
-            max_batch=job.batch_size,
-            seed=job.worker_seed(self.number),
-        )
-        return PlanStep(plan, autograd)
-
-    def _train(self, start: EpochStart, board: Board, step: Step) -> Diverged | None:
-        requests = self._requests(start, board)
-        with Prefetcher(self.job.source, requests, depth=1) as pieces:
-            for request, batches in pieces:
-                assert isinstance(request, PieceRequest)
-                losses = self._train_piece(start.epoch, request, batches, step)
-                if isinstance(losses, Diverged):
-                    board.stop()
-                    return losses
-                board.finish(request.piece, self.number, len(request.indices), losses)
-                if board.stopped:
-                    break
-        return None
-
-    def _requests(self, start: EpochStart, board: Board) -> Iterator[PieceRequest]:
-        job = self.job
-        order = epoch_order(len(job.source), epoch=start.epoch, seed=job.seed, shuffle=job.shuffle)
-        returned = iter(start.returned)
-        while True:
-            piece = next(returned, None)
-            if piece is None:
-                piece = board.claim(self.number)
-            if piece is None:
-                return
-            yield piece_request(job, order, start.epoch, piece)
-
-    def _train_piece(
-        self, epoch: int, request: PieceRequest, batches: Any, step: Step
-    ) -> float | Diverged:
-        """Train on a piece; its mean loss."""
-        job, size = self.job, self.job.batch_size
-        samples = len(request.indices)
-        count, total = -(-samples // size), 0.0
-        # Without an average one call trains the piece; with one, the average moves in between.
-        stride = count if job.ema is None else min(job.ema.every, count)
-        for offset in range(0, count, stride):
-            number = first_batch(job, request.piece) + offset
-            part = part_of(batches, offset * size, (offset + stride) * size, whole=stride == count)
-            first_step = epoch * job.batches_per_epoch + number
-            rates = job.rates(first_step, min(stride, count - offset))
-            losses = step.train(part, size, rates, first_step + 1)
-            if not math.isfinite(losses[-1]):
-                return Diverged(epoch, number + len(losses) - 1, float(losses[-1]))
-            done = min((offset + stride) * size, samples) - offset * size
-            total += float(losses.mean()) * done
-            self._average(first_step, len(losses))
-        return total / samples
-
-    def _average(self, first_step: int, steps: int) -> None:
-        # Two workers may average at once and lose a part of one another's contribution: the next
-        # average, a step later, makes it good, so no lock is worth its price.
-        ema = self.job.ema
-        if ema is None:
-            return
-        averaged = [flat(t) for t in self.weights.averaged.values()]
-        weights = [flat(t) for t in self.weights.parameters.values()]
-        kernels.average(averaged, weights, ema.decay_over(first_step, steps))
-
-
 class HogwildSession(SharedSession):
     """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
 
     def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
-        self._plan, reason = planned(job)
+        self._fast_path, reason = fast_path(job)
+        self._threads = workers
+        self._plan = None
+        if self._fast_path is not None:
+            workers, share_batch = 1, False
+            job = replace(job, piece_samples=_FAST_PIECE_SAMPLES)
+            form = f"{counted(self._threads, 'thread')}, native sparse layers ({kernels.simd()})"
+        else:
+            self._plan, no_plan = planned(job)
+            form = f"{counted(workers, 'worker')}, {form_in_words(reason or no_plan)}"
         self._channels_last = self._plan is None and likes_channels_last(
             job.model, job.step, job.sample
         )
@@ -227,7 +110,7 @@ class HogwildSession(SharedSession):
         self._rate_scale = shared.rule.lr / job.rule.lr if job.rule.lr else 1.0
         self._worker_job, self._board_tensors = self._place_data()
         self._board = Board(*self._board_tensors)
-        job.emit(Note(message=f"Hogwild: {counted(workers, 'worker')}, {form_in_words(reason)}"))
+        job.emit(Note(message=f"Hogwild: {form}"))
 
     def train_epoch(self, epoch: int) -> EpochSummary:
         if not self._pool.pids:
@@ -322,5 +205,7 @@ class HogwildSession(SharedSession):
             weights=self._weights,
             board=self._board_tensors,
             plan=self._plan,
+            fast_path=self._fast_path,
+            threads=self._threads,
             channels_last=self._channels_last,
         )

@@ -1,10 +1,12 @@
-"""Whether a job trains through the native plan or through autograd, and how that is put."""
+"""Whether a job trains through native code or through autograd, and how that is put."""
 
 from __future__ import annotations
 
 from manyhands import kernels
 from manyhands.replica import plan as native_plan
 from manyhands.replica.chain import Unplannable
+from manyhands.replica.steps import LossStep
+from manyhands.sparse.fast_path import FastPath, NoFastPath, describe, is_wide
 from manyhands.strategies.strategy import TrainingJob
 
 
@@ -16,6 +18,21 @@ def planned(job: TrainingJob) -> tuple[native_plan.PlanDescription | None, str]:
             return description, ""
         return None, "the native plan's outputs differ from PyTorch's"
     except (Unplannable, ValueError) as reason:
+        return None, str(reason)
+
+
+def fast_path(job: TrainingJob) -> tuple[FastPath | None, str]:
+    """The fast path of a job whose net has a wide sparse layer, or None with the reason.
+
+    The reason is empty where there is no such layer.
+    """
+    if not is_wide(job.model):
+        return None, ""
+    if not isinstance(job.step, LossStep):
+        return None, "a step of the user's own"
+    try:
+        return describe(job.model, job.step.loss, job.rule, job.sample), ""
+    except NoFastPath as reason:
         return None, str(reason)
 
 

@@ -9,8 +9,6 @@ from manyhands.data.prefetch import Request
 from manyhands.data.source import Indices
 from manyhands.strategies.strategy import TrainingJob
 
-_SAMPLES_PER_PIECE = 256
-
 
 @dataclass(frozen=True, slots=True)
 class PieceRequest(Request):
@@ -24,7 +22,7 @@ def piece_samples(job: TrainingJob) -> int:
     """Samples in a piece: whole batches, a few hundred samples where batches are small."""
     if not job.source.sliceable:
         return job.batch_size
-    return max(1, _SAMPLES_PER_PIECE // job.batch_size) * job.batch_size
+    return max(1, job.piece_samples // job.batch_size) * job.batch_size
 
 
 def pieces_per_epoch(job: TrainingJob) -> int:

@@ -73,6 +73,7 @@ class TrainingJob:
     emit: Callable[[Event], None]
     run_dir: Path | None = None
     resumed_at: float | None = None
+    piece_samples: int = 256  # fetched at once, where batches are smaller
 
     @property
     def batches_per_epoch(self) -> int:

@@ -436,6 +436,7 @@ def test_figures_count_rows_and_bytes() -> None:
         ({"offsets": torch.tensor([0, 2], dtype=torch.int64)}, "last offset of features is 2"),
         ({"label_offsets": torch.tensor([0], dtype=torch.int64)}, "1 offsets of labels"),
         ({"rates": np.ones(2)}, "2 rates"),
+        ({"first_step": 0}, "The first step is 0; steps count from 1"),
         ({"values": torch.ones(3)}, "not as many values"),
         ({"active_offsets": None, "active": None}, "no index"),
     ],

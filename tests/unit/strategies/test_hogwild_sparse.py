@@ -1,0 +1,124 @@
+"""Hogwild on nets with a wide sparse layer: one process, threads of the native trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import manyhands as mh
+from manyhands.telemetry.event_log import read_events
+from tests.cluster.conftest import workers_of
+
+FEATURES, LABELS, SAMPLES = 300, 1200, 600
+
+
+def topics(samples: int = SAMPLES, *, seed: int = 0) -> Any:
+    """Features in groups; the group says the label, one of a few among many."""
+    random = np.random.default_rng(seed)
+    groups = random.integers(0, 10, samples)
+    columns = (groups[:, None] * 30 + random.integers(0, 30, (samples, 6))).astype(np.int32)
+    features = mh.sparse.CSR(
+        torch.arange(0, 6 * samples + 1, 6),
+        torch.from_numpy(np.sort(columns).reshape(-1)),
+        torch.full((6 * samples,), 6**-0.5),
+        FEATURES,
+    )
+    labels = mh.sparse.CSR(
+        torch.arange(samples + 1), torch.from_numpy((groups * 97).astype(np.int32)), None, LABELS
+    )
+    return mh.data.sparse(features, labels)
+
+
+def wide_net(*, share: str = "batch") -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        mh.sparse.SparseLinear(FEATURES, 32),
+        nn.ReLU(),
+        mh.sparse.LSHLinear(
+            32, LABELS, share=share, sampling=mh.sparse.Sampling(limit=60, floor=60)
+        ),
+    )
+
+
+def trainer(run_dir: Path, model: nn.Module, **options: Any) -> mh.Trainer:
+    options = {
+        "loss": mh.sparse.LSHSoftmaxLoss(),
+        "optimizer": mh.optim.Adam(lr=0.01),
+        "strategy": mh.Hogwild(workers=2),
+        "metrics": (),
+        "batch_size": 50,
+        "run_dir": run_dir / "run",
+        "progress": False,
+        **options,
+    }
+    return mh.Trainer(model, **options)
+
+
+def share_right(model: nn.Module) -> float:
+    """How often the largest output for samples it hasn't seen is the label's."""
+    source = topics(seed=1)
+    model.eval()
+    with torch.no_grad():
+        chosen = model(source.features).argmax(1)
+    return float((chosen == source.labels.columns).float().mean())
+
+
+def notes(run_dir: Path) -> list[str]:
+    events = read_events(run_dir / "events.jsonl")
+    return [event["message"] for event in events if event["event"] == "Note"]
+
+
+@pytest.mark.parametrize("share", ["batch", "sample"])
+def test_a_wide_net_learns_in_one_process(tmp_path: Path, share: str) -> None:
+    model = wide_net(share=share)
+    result = trainer(tmp_path, model).fit(topics(), epochs=6)
+    assert any("2 threads, native sparse layers" in note for note in notes(result.run_dir))
+    assert share_right(model) > 0.95
+    assert model[0].weight.grad is None
+
+
+class _Assassin(mh.Callback):
+    """Kills the worker after the first epoch."""
+
+    killed = 0
+
+    def on_epoch_end(self, view: mh.RunView) -> None:
+        if view.epoch == 0:
+            (worker,) = workers_of(os.getpid())
+            self.killed = worker.pid
+            worker.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_worker_is_replaced_and_builds_its_own_tables(tmp_path: Path) -> None:
+    assassin = _Assassin()
+    model = wide_net()
+    result = trainer(tmp_path, model, callbacks=[assassin]).fit(topics(), epochs=6)
+    lost = [
+        event["pid"]
+        for event in read_events(result.run_dir / "events.jsonl")
+        if event["event"] == "WorkerLost"
+    ]
+    assert lost == [assassin.killed]
+    assert share_right(model) > 0.95
+
+
+def test_a_rule_without_a_fast_path_says_why_and_trains_by_autograd(tmp_path: Path) -> None:
+    rule = mh.optim.Adam(lr=0.01, clip_norm=1.0)
+    options: dict[str, Any] = {"optimizer": rule, "strategy": mh.Hogwild(workers=1)}
+    result = trainer(tmp_path, wide_net(), **options).fit(topics(200), epochs=1)
+    assert any("autograd (gradients are clipped" in note for note in notes(result.run_dir))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    source = topics(200)
+    source.features.values[6 * 30] = float("nan")
+    training = trainer(tmp_path, wide_net())
+    with pytest.raises(mh.errors.TrainingDiverged, match="loss is nan at step"):
+        training.fit(source, epochs=1)
