@@ -1,8 +1,13 @@
 // Copies out of a server's memory while updates are applied to it, which race on purpose.
+#include <algorithm>
+#include <cstring>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 #include "client/shared_values.h"
+#include "random.h"
+#include "server/chunk_store.h"
 
 namespace mh::test {
 namespace {
@@ -26,10 +31,62 @@ void test_leases() {
   check(!shared.copy(7, 6, kFloats, out.data()).has_value(), "given up");
 }
 
+// Rows change one at a time, and now and then all at once: a reader that asks for what changed has
+// everything in the end, and never a row that is older than its version.
+void test_rows() {
+  constexpr std::size_t kRows = 61, kWidth = 5, kFloats = kRows * kWidth;
+  constexpr std::uint64_t kUpdates = 20000;
+  constexpr std::size_t kWeightsAt = 64, kVersionsAt = (kWeightsAt + 4 * kFloats + 63) / 64 * 64;
+  alignas(64) static std::uint8_t memory[kVersionsAt + 8 * kRows];
+  std::memset(memory, 0, sizeof memory);
+  auto* line = reinterpret_cast<server::SharedLine*>(memory);
+  auto* weights = reinterpret_cast<float*>(memory + kWeightsAt);
+  server::RowChanges changes(reinterpret_cast<std::uint64_t*>(memory + kVersionsAt), kRows,
+                             &line->era);
+  changes.begin_era();
+  client::SharedValues shared(memory, sizeof memory);
+  shared.place(7, kWeightsAt, 0);
+  shared.require_rows(7, kRows, kWidth);
+
+  std::thread server([&] {
+    Random random(1);
+    for (std::uint64_t version = 1; version <= kUpdates; ++version) {
+      const bool all = version % 1000 == 0;
+      const std::size_t first = all ? 0 : random.next() % kRows, end = all ? kRows : first + 1;
+      for (std::size_t i = first * kWidth; i < end * kWidth; ++i) {
+        weights[i] = static_cast<float>(version);
+      }
+      if (!all) changes.note(first, version);
+      __atomic_store_n(&line->version, version, __ATOMIC_RELEASE);
+      if (all) changes.begin_era();
+    }
+  });
+  Array out(kFloats);
+  std::vector<std::uint8_t> changed(kRows);
+  client::SharedValues::Known known{0, 0};
+  std::size_t whole = 0;
+  while (known.version < kUpdates || known.era != changes.era()) {
+    std::fill(changed.begin(), changed.end(), std::uint8_t{0});
+    const Array before = out;
+    const auto copied =
+        shared.copy_rows(7, 0, kRows, kWidth, known, out.data(), changed.data()).value();
+    check(copied.now.version >= known.version, "versions rise");
+    whole += copied.rows == kRows;
+    for (std::size_t i = 0; i < kFloats; ++i) {
+      check(changed[i / kWidth] == 1 || out[i] == before[i], "what is not told stays");
+    }
+    known = copied.now;
+  }
+  server.join();
+  for (std::size_t i = 0; i < kFloats; ++i) check(out[i] == weights[i], "nothing is missed");
+  check(whole >= 1 && whole <= 1 + kUpdates / 1000, "all rows come once in each era");
+}
+
 }  // namespace
 
 void test_shared_values(const KernelTable& table) {
   test_leases();
+  test_rows();
   constexpr std::size_t kFloats = 1003;
   constexpr std::uint64_t kUpdates = 2000;
   struct {
