@@ -124,3 +124,77 @@ def test_a_run_with_rows_is_resumed(make_trainer, tmp_path: Path) -> None:
         texts(2048), validation=texts(1024, seed=1), epochs=6, resume=tmp_path / "run"
     )
     assert result.metrics["accuracy"] > 0.8
+
+
+# --- wide sparse layers
+
+LABELS, FEATURES = 2000, 3000
+
+
+def wide_net(share: str = "batch", *, chain: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Sequential(
+        mh.sparse.SparseLinear(FEATURES, 24),
+        nn.ReLU(),
+        mh.sparse.LSHLinear(24, LABELS, sampling=mh.sparse.Sampling(limit=200), share=share),
+    )
+    return layers if chain else Wrapped(layers)
+
+
+class Wrapped(nn.Module):
+    """The same net, which the fast path does not know."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: mh.sparse.CSR) -> torch.Tensor:
+        return self.layers(x)
+
+
+def labelled(samples: int, seed: int = 0) -> mh.data.Source:
+    """Each label has five features of its own, of which a sample shows three, and two of noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(samples, generator=generator).square() * 300).long() * 6
+    own = torch.randint(FEATURES, (LABELS, 5), generator=torch.Generator().manual_seed(7))
+    shown = own[labels][:, torch.randperm(5, generator=generator)[:3]]
+    noise = torch.randint(FEATURES, (samples, 2), generator=generator)
+    features = torch.cat([shown, noise], 1).sort(1).values
+    rows = [row.unique().tolist() for row in features]
+    x = mh.sparse.CSR.from_lists(rows, width=FEATURES)
+    return mh.data.sparse(x, labels)
+
+
+@pytest.mark.parametrize(
+    ("chain", "share", "form"),
+    [
+        (True, "batch", "native sparse layers"),
+        (False, "batch", "PyTorch autograd"),
+        (True, "sample", "PyTorch autograd"),
+    ],
+)
+def test_a_wide_sparse_net_trains_while_a_server_dies(
+    make_trainer, tmp_path: Path, chain: bool, share: str, form: str
+) -> None:
+    model = wide_net(share, chain=chain)
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    trainer = make_trainer(
+        model,
+        loss=mh.sparse.LSHSoftmaxLoss(),
+        optimizer=mh.optim.Adagrad(lr=0.1),
+        metrics=["accuracy"],
+        batch_size=64,
+        strategy=mh.Downpour(
+            replicas=2, servers=2, faults=mh.FaultPlan().kill("server/0", at_push=60)
+        ),
+    )
+    result = trainer.fit(labelled(6000), validation=labelled(600, seed=1), epochs=6)
+    told = " ".join(event["message"] for event in events_of(tmp_path / "run", "Note"))
+    assert "pushing gradients" in told
+    assert form in told
+    assert told.count(": rows") == 3  # both weights and the wide layer's bias
+    assert events_of(tmp_path / "run", "PrimaryMoved")
+    assert result.metrics["accuracy"] > 0.5
+    for before, after in zip(start, model.parameters(), strict=True):
+        assert after.isfinite().all()
+        assert not torch.equal(before, after)

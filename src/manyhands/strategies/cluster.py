@@ -109,6 +109,7 @@ class Cluster:
             settings=self._plan.replica_settings,
             access=self._access(),
             plan=self._plan.native,
+            fast_path=self._plan.fast_path,
             channels_last=self._plan.channels_last,
         )
         prefixes = self._plan.strategy.prefixes

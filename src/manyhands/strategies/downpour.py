@@ -58,8 +58,12 @@ class Downpour(Strategy):
     `push="gradients"`: the servers apply the optimizer to summed gradients. `push="weights"`: each
     replica applies it, and what travels is how far its weights moved; the servers add that up, or
     apply `outer` to it, for replicas that take many steps between pushes. By default gradients
-    where they are much smaller (factors, rows) or the optimizer is Adagrad, else weights: momentum
-    on a server amplifies what is stale (docs/decisions/0008).
+    where some are sparse or all are much smaller (factors), or the optimizer is Adagrad, else
+    weights: momentum on a server amplifies what is stale (docs/decisions/0008).
+
+    Sparse gradients (`mh.sparse`, nn.Embedding with sparse=True) travel as rows, and a fetch brings
+    the rows that somebody's push has changed (docs/decisions/0017). Of a net that the fast path of
+    `mh.sparse` trains, a replica's workers are threads of one native call.
 
     `staleness` says what a push is worth that was computed on old weights: "ignore" it, "scale" its
     rate down by it, or "bound" it: a replica waits while another is more than `max_staleness`

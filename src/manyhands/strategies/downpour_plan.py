@@ -6,8 +6,10 @@ Pure but for looking at the model: a job and a strategy go in, plain data comes 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from manyhands import kernels
 from manyhands.optim.rules import SGD, Adagrad, Rule
 from manyhands.parameter_server.forms import FormChoice
 from manyhands.parameter_server.server import ServerSettings
@@ -16,10 +18,12 @@ from manyhands.replica.layout import likes_channels_last
 from manyhands.replica.plan import PlanDescription
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import trainable
+from manyhands.sparse.fast_path import FastPath
+from manyhands.sparse.lsh_linear import LSHLinear
 from manyhands.strategies import update_forms
 from manyhands.strategies.downpour_replica import ReplicaSettings
 from manyhands.strategies.leases import LeaseDesk
-from manyhands.strategies.native_form import counted, form_in_words, planned
+from manyhands.strategies.native_form import counted, fast_path, form_in_words, planned
 from manyhands.strategies.pieces import piece_samples, pieces_per_epoch
 from manyhands.strategies.strategy import TrainingJob
 from manyhands.transport.endpoint import is_loopback
@@ -27,6 +31,7 @@ from manyhands.transport.endpoint import is_loopback
 if TYPE_CHECKING:
     from manyhands.strategies.downpour import Downpour
 
+_FAST_PIECE_SAMPLES = 1024  # the fast path trains a piece of the usual size in a moment
 _MUCH_SMALLER = 8  # gradients are pushed where they are so many times smaller
 
 
@@ -35,7 +40,13 @@ class DownpourPlan:
 
     def __init__(self, whole: TrainingJob, strategy: Downpour) -> None:
         self.strategy = strategy
-        self.job = _shared_out(whole, strategy)
+        self.fast_path, self._no_fast_path = _fast_path(whole, strategy)
+        # Of the fast path of sparse layers, one worker whose threads share a batch.
+        self.workers = 1 if self.fast_path else strategy.workers_per_replica
+        self.threads = strategy.workers_per_replica if self.fast_path else 1
+        self.job = _shared_out(whole, strategy, self.workers)
+        if self.fast_path:
+            self.job = replace(self.job, piece_samples=_FAST_PIECE_SAMPLES)
         self._whole = whole
         self.push, self.choices = self._choose()
         self.server_rule = self._rule_of_servers()
@@ -74,7 +85,8 @@ class DownpourPlan:
     def replica_settings(self) -> ReplicaSettings:
         strategy = self.strategy
         return ReplicaSettings(
-            workers=strategy.workers_per_replica,
+            workers=self.workers,
+            threads=self.threads,
             push_every=strategy.push_every,
             fetch_every=strategy.fetch_every,
             sends_weights=self.push == "weights",
@@ -103,12 +115,17 @@ class DownpourPlan:
         copies = f" with {self.copies} copies of the weights" if self.copies > 1 else ""
         return [
             f"Downpour: {counted(strategy.replicas, 'replica')} of "
-            f"{counted(strategy.workers_per_replica, 'worker')}, "
+            f"{counted(strategy.workers_per_replica, 'thread' if self.fast_path else 'worker')}, "
             f"{counted(strategy.servers, 'server')}{copies} over {where}"
             f"{' with TLS' if secured else ''}, "
-            f"pushing {self.push}, {form_in_words(self._reason)}",
+            f"pushing {self.push}, {self._form_in_words()}",
             *update_forms.in_words(self.choices),
         ]
+
+    def _form_in_words(self) -> str:
+        if self.fast_path:
+            return f"native sparse layers ({kernels.simd()})"
+        return form_in_words(self._no_fast_path or self._reason)
 
     def _make_shard_map(self) -> ShardMap:
         specs = [
@@ -124,6 +141,8 @@ class DownpourPlan:
         return self.strategy.outer or SGD(lr=1.0)
 
     def _native_or_reason(self) -> tuple[PlanDescription | None, str]:
+        if self.fast_path:
+            return None, "which has a path of its own for sparse layers"
         if any(choice.form is Form.FACTORS for choice in self.choices.values()):
             return None, "which gives the factors of linear layers"
         return planned(self._whole)
@@ -139,6 +158,7 @@ class DownpourPlan:
             batches=strategy.push_every,
             keep=strategy.keep,
             wanted=strategy.forms or {},
+            factors=self.fast_path is None,
             **how,
         )
         smaller = update_forms.total_bytes(forms) * _MUCH_SMALLER <= update_forms.total_bytes(
@@ -152,12 +172,25 @@ class DownpourPlan:
         return "weights", deltas
 
 
-def _shared_out(job: TrainingJob, strategy: Downpour) -> TrainingJob:
+def _fast_path(job: TrainingJob, strategy: Downpour) -> tuple[FastPath | None, str]:
+    """The fast path of a net with a wide sparse layer, where it gives what is to be pushed."""
+    path, reason = fast_path(job)
+    if path is None or strategy.push == "weights" or strategy.outer is not None:
+        return path, reason
+    if "factors" in (strategy.forms or {}).values():
+        return None, "which gives the factors of linear layers"
+    layer = job.model.get_submodule(path.output)
+    if isinstance(layer, LSHLinear) and layer.share != "batch":
+        return None, "gradients of a sample by itself are not kept"
+    return path, ""
+
+
+def _shared_out(job: TrainingJob, strategy: Downpour, workers: int) -> TrainingJob:
     """The job in steps of one worker's share of a batch.
 
     An outer rule averages what replicas did, so each of them takes whole batches for itself.
     """
     if not strategy.share_batch:
         return job
-    sharing = strategy.workers_per_replica * (1 if strategy.outer else strategy.replicas)
+    sharing = workers * (1 if strategy.outer else strategy.replicas)
     return job.shared_out(sharing)

@@ -37,6 +37,7 @@ from manyhands.parameter_server.routes import ControllerRoutes
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.replica import plan as native_plan
 from manyhands.replica.flat_weights import FlatLayout, copies_for_threads
+from manyhands.sparse.fast_path import FastPath
 from manyhands.strategies.downpour_messages import (
     Ask,
     Flush,
@@ -69,6 +70,7 @@ class ReplicaSettings:
     """How a replica trains and talks; the same for all."""
 
     workers: int
+    threads: int  # of a worker, on the fast path of sparse layers
     push_every: int
     fetch_every: int
     sends_weights: bool
@@ -88,6 +90,7 @@ class ReplicaTask:
     settings: ReplicaSettings
     access: dict[str, Any]  # what lets a client in: see `ParameterClient`
     plan: native_plan.PlanDescription | None
+    fast_path: FastPath | None
     channels_last: bool
 
     def run(self, channel: Connection) -> None:
@@ -281,6 +284,8 @@ class _Replica:
             clock=self._clock,
             push_every=self._settings.push_every,
             plan=self._task.plan,
+            fast_path=self._task.fast_path,
+            threads=self._settings.threads,
             channels_last=self._task.channels_last,
         )
         models = copies_for_threads(self._job.model, self._settings.workers)

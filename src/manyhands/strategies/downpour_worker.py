@@ -26,7 +26,11 @@ from manyhands.replica.factors import FactorCapture
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.replica.layout import channels_last
 from manyhands.replica.shared_weights import States, trainable
+from manyhands.replica.sparse_step import SparseStep
 from manyhands.replica.steps import AutogradStep, PlanStep, RowsTaker, Step, as_it_is
+from manyhands.sparse.fast_path import FastPath
+from manyhands.sparse.fast_trainer import FastTrainer
+from manyhands.sparse.lsh_linear import LSHLinear
 from manyhands.strategies.downpour_messages import Diverged, GivenBack, PieceDone
 from manyhands.strategies.exchange import GradientOutbox, Line, StepClock, WeightOutbox
 from manyhands.strategies.leases import Lease
@@ -64,6 +68,8 @@ class WorkerTools:
     clock: StepClock
     push_every: int
     plan: native_plan.PlanDescription | None
+    fast_path: FastPath | None
+    threads: int  # of the fast path
     channels_last: bool
 
 
@@ -158,6 +164,8 @@ class ReplicaWorker(threading.Thread):
     def _make_step(self) -> Step:
         tools, job = self._tools, self._job
         rule, states, take_rows = self._local_rule()
+        if tools.fast_path is not None:
+            return self._fast_step(tools.fast_path, rule, states, take_rows)
         arrange = channels_last if tools.channels_last else as_it_is
         autograd = AutogradStep(
             self._model, job.step, rule, states, arrange=arrange, take_rows=take_rows
@@ -173,6 +181,24 @@ class ReplicaWorker(threading.Thread):
             seed=job.worker_seed(self._number),
         )
         return PlanStep(plan, autograd)
+
+    def _fast_step(
+        self, path: FastPath, rule: Rule, states: States, take_rows: RowsTaker | None
+    ) -> Step:
+        threads = self._tools.threads
+        layer = self._model.get_submodule(path.output)
+        assert isinstance(layer, LSHLinear)
+        layer.threads = layer.threads or threads
+        trainer = FastTrainer(
+            path,
+            self._model,
+            rule,
+            states,
+            max_batch=self._job.batch_size,
+            threads=threads,
+            collect=take_rows is not None,
+        )
+        return SparseStep(trainer, take_rows=take_rows)
 
     def _local_rule(self) -> tuple[Rule, States, RowsTaker | None]:
         """The rule that moves the local weights, its states, and who takes sparse gradients."""

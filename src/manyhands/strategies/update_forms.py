@@ -13,6 +13,7 @@ from manyhands.parameter_server.forms import FormChoice, choose_form, size
 from manyhands.parameter_server.shard_map import Form
 from manyhands.replica.factors import samples_of_factors
 from manyhands.replica.shared_weights import trainable
+from manyhands.sparse.csr import CSR
 from manyhands.strategies.strategy import TrainingJob
 
 _NAMES_SHOWN = 3
@@ -25,19 +26,24 @@ def choose_forms(
     compress: str | None,
     keep: float,
     wanted: Mapping[str, str],
+    factors: bool = True,
 ) -> dict[str, FormChoice]:
-    """The form of every trainable parameter for pushes of so many batches, tried on the sample."""
+    """The form of every trainable parameter for pushes of so many batches, tried on the sample.
+
+    Without `factors`, linear layers give gradients alone.
+    """
     # Clipping needs the norm of every gradient, and a gradient in factors is never formed.
-    factors = {} if job.rule.clip_norm else samples_of_factors(job.model, job.step, job.sample)
+    is_tried = factors and not job.rule.clip_norm
+    linear = samples_of_factors(job.model, job.step, job.sample) if is_tried else {}
     touched = _rows_touched(job)
     choices = {}
     for name, parameter in trainable(job.model).items():
-        rows = factors.get(name, touched.get(name, 0))
+        rows = linear.get(name, touched.get(name, 0))
         choices[name] = choose_form(
             name,
             tuple(parameter.shape),
             samples=-(-rows * batches * job.batch_size // _sample_size(job)),
-            is_linear=name in factors,
+            is_linear=name in linear,
             sparse=name in touched,
             encoding=compress or "float32",
             keep=keep,
@@ -107,4 +113,5 @@ def _rows_touched(job: TrainingJob) -> dict[str, int]:
 def _sample_size(job: TrainingJob) -> int:
     """Samples in the sample batch; 1 where a batch doesn't say."""
     first = job.sample[0] if isinstance(job.sample, (tuple, list)) and job.sample else job.sample
-    return max(1, len(first)) if isinstance(first, torch.Tensor) and first.dim() else 1
+    counts = isinstance(first, CSR) or (isinstance(first, torch.Tensor) and first.dim() > 0)
+    return max(1, len(first)) if counts else 1
