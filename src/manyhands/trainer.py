@@ -26,6 +26,7 @@ from manyhands.run import checkpoint as checkpoints
 from manyhands.run.checkpoint import Restored
 from manyhands.run.config_file import read_config
 from manyhands.run.directory import RunDirectory
+from manyhands.sparse import LSHSigmoidLoss, LSHSoftmaxLoss
 from manyhands.strategies import EMA, Strategy, Synchronous
 from manyhands.strategies.strategy import TrainingJob
 from manyhands.telemetry.curves import CurvePicture
@@ -271,10 +272,13 @@ def _checked_step(loss: LossFunction | None, step: StepFunction | None) -> StepF
 
 
 _CLASSIFICATION_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+_LABEL_SET_LOSSES = (LSHSoftmaxLoss, LSHSigmoidLoss)
 _CLASSIFICATION_FUNCTIONS = (nn.functional.cross_entropy, nn.functional.nll_loss)
 
 
 def _usual_metrics(loss: LossFunction | None) -> tuple[str, ...]:
+    if isinstance(loss, _LABEL_SET_LOSSES):
+        return ("p@1",)
     classifies = isinstance(loss, _CLASSIFICATION_LOSSES) or loss in _CLASSIFICATION_FUNCTIONS
     return ("accuracy",) if classifies else ()
 

@@ -31,6 +31,7 @@ def recipes(
     Examples:
       manyhands recipes
       manyhands recipes mnist
+      manyhands recipes synthetic-670k
       manyhands recipes my_recipe.py
     """
     from manyhands.recipes.loading import BUILT_IN, load_recipe

@@ -93,6 +93,8 @@ def train(
       manyhands train mnist --strategy downpour --replicas 2 --servers 2
       manyhands train mnist --strategy downpour --strategy-set push_every=5
       manyhands train mnist --chaos
+      manyhands train packages
+      manyhands train extreme --set train=my_train.txt --set bad_lines=skip
       manyhands train my_recipe.py --run-dir runs/first
 
     \b

@@ -16,7 +16,15 @@ from manyhands.recipes.recipe import Recipe
 from manyhands.recipes.settings import Setting, apply_settings, declared_settings
 from manyhands.recipes.user_file import failure, import_file
 
-BUILT_IN = ("mnist", "mnist_mlp")
+BUILT_IN = (
+    "mnist",
+    "mnist_mlp",
+    "packages",
+    "synthetic-670k",
+    "extreme",
+    "amazon-670k",
+    "delicious-200k",
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,11 @@ def load_recipe(name: str) -> RecipeModule:
     if name.endswith(".py") or "/" in name:
         path = Path(name).expanduser().resolve()
         return _checked(str(path), import_file(path))
-    if name not in BUILT_IN:
+    module = name.replace("-", "_")  # either is as good
+    named = {known.replace("-", "_"): known for known in BUILT_IN}
+    if module not in named:
         raise ConfigError(_unknown(name))
-    return _checked(name, importlib.import_module(f"manyhands.recipes.{name}"))
+    return _checked(named[module], importlib.import_module(f"manyhands.recipes.{module}"))
 
 
 def _unknown(name: str) -> str:

@@ -63,10 +63,10 @@ def ascending(rows: CSR) -> bool:
 
 def test_the_same_samples_on_every_machine() -> None:
     # From whole numbers alone, so that these sums hold for any processor and version of NumPy.
-    assert digest(mh.data.synthetic_670k("train", scale=0.01, samples=500)) == "2c9326970326f53c"
+    assert digest(mh.data.synthetic_670k("train", scale=0.01, samples=500)) == "b2790691546ee848"
     assert (
         digest(mh.data.synthetic_670k("test", scale=0.01, samples=500, seed=3))
-        == "5534e7a5916d8dc7"
+        == "ce5d5e1f99d1bbae"
     )
 
 

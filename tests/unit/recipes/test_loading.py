@@ -90,7 +90,8 @@ def test_a_file_may_import_its_neighbour(write: Write) -> None:
 def test_unknown_name_is_answered_with_the_nearest() -> None:
     assert message("mnits") == (
         "No recipe is called 'mnits'. Did you mean 'mnist'? "
-        "Built in: mnist, mnist_mlp; or give the path of a .py file."
+        "Built in: mnist, mnist_mlp, packages, synthetic-670k, extreme, amazon-670k, "
+        "delicious-200k; or give the path of a .py file."
     )
 
 
@@ -174,4 +175,17 @@ def test_a_file_that_is_no_recipe(write: Write, text: str, sentence: str) -> Non
 
 
 def test_the_built_in_names_are_the_recipe_files() -> None:
-    assert BUILT_IN == ("mnist", "mnist_mlp")
+    assert BUILT_IN == (
+        "mnist",
+        "mnist_mlp",
+        "packages",
+        "synthetic-670k",
+        "extreme",
+        "amazon-670k",
+        "delicious-200k",
+    )
+
+
+def test_dashes_and_underscores_are_one() -> None:
+    assert load_recipe("synthetic_670k").name == "synthetic-670k"
+    assert load_recipe("mnist-mlp").name == "mnist_mlp"

@@ -41,8 +41,8 @@ GROUPS_IN_THEME = 16
 GROUP_OFFSET = 350  # Zipf's law begins at rank groups / 350: the largest group has 0.6% of samples
 LABELS_A_SAMPLE, MEMBER_OFFSET = 5.43, 20  # members' shares fall as 1 / (rank + 20)
 THEME_WORDS, GROUP_WORDS, OWN_WORDS = 16, 40, 8  # that there are
-THEME_CHANCE, GROUP_CHANCE, OWN_CHANCE = 0.5, 0.6, 0.6  # that a sample has one of them
-MISLEADING_WORDS, NOISE_WORDS = 4, 14  # in every sample
+THEME_CHANCE, GROUP_CHANCE, OWN_CHANCE = 0.5, 0.65, 0.5  # that a sample has one of them
+MISLEADING_WORDS, NOISE_WORDS = 6, 14  # in every sample
 CHUNK = 16_384  # samples made at once
 
 
