@@ -5,6 +5,7 @@
 
 namespace mh {
 
+void bind_row_products(nanobind::module_& m);
 void bind_sparse_trainer(nanobind::module_& m);
 void bind_updates(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);

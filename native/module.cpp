@@ -43,6 +43,7 @@ NB_MODULE(_native, m) {
   m.def("fetch_add", &mh::fetch_add_at, nb::arg("counters").noconvert(), "index"_a, "amount"_a);
   mh::bind_updates(m);
   mh::bind_plan(m);
+  mh::bind_row_products(m);
   mh::bind_sparse_trainer(m);
   mh::bind_client(m);
   mh::bind_server(m);

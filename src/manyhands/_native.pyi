@@ -132,6 +132,21 @@ def update_rows(
     `keep` [k] multiplies each of these rows of the weight first.
     """
 
+def row_products(
+    x: _Floats,
+    weight: _Floats,
+    bias: _Floats | None,
+    offsets: _Integers,
+    rows: _Integers,
+    out: _Floats,
+    threads: int = 1,
+) -> None:
+    """Multiply each sample of `x` [n, D] with rows of a weight [R, D] of its own.
+
+    Sample i has `rows[offsets[i]:offsets[i + 1]]`; the products, and the biases [R] of the rows
+    if there are any, go to `out`, one for each of `rows`.
+    """
+
 def squared_norm(arrays: Sequence[_Floats]) -> float:
     """The sum of all squares, accumulated in double precision."""
 

@@ -20,6 +20,7 @@ from manyhands import kernels
 from manyhands.errors import ModelError
 from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
+from manyhands.optim.row_gradients import in_order
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.shared_weights import States, trainable
 
@@ -116,7 +117,7 @@ class AutogradStep:
         return np.array(losses)
 
     def _update(self, rate: float, step: int) -> None:
-        moved = [(n, p, _together(p.grad)) for n, p in self._parameters if p.grad is not None]
+        moved = [(n, p, in_order(p.grad)) for n, p in self._parameters if p.grad is not None]
         scale = clipping(self._rule, [_values(gradient) for _, _, gradient in moved])
         dense = [(n, p, g) for n, p, g in moved if g.layout == torch.strided]
         kernels.update(
@@ -182,11 +183,6 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.permute(0, 2, 3, 1).reshape(-1)
     return tensor.contiguous().view(-1)
-
-
-def _together(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient with each of its rows once."""
-    return gradient if gradient.layout == torch.strided else gradient.coalesce()
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

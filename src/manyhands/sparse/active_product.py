@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from manyhands import kernels
+
 
 @dataclass(frozen=True, slots=True)
 class ActiveSet:
@@ -52,6 +54,28 @@ def differentiable(function: type[torch.autograd.Function], *arguments: Any) -> 
     """The output of a function with a backward of its own."""
     output: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
     return output
+
+
+def products_of_own(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    active: ActiveSet,
+    threads: int | None = None,
+) -> torch.Tensor:
+    """The outputs of each sample's own rows, one behind the other. Not differentiable by itself."""
+    assert active.offsets is not None
+    outputs = torch.empty(len(active.rows))
+    kernels.row_products(
+        x.detach().contiguous(),
+        weight.detach(),
+        None if bias is None else bias.detach(),
+        active.offsets,
+        active.rows,
+        outputs,
+        threads or torch.get_num_threads(),
+    )
+    return outputs
 
 
 def spread_out(outputs: torch.Tensor, active: ActiveSet, batch: int, neurons: int) -> torch.Tensor:
@@ -129,10 +153,7 @@ class _OwnProduct(torch.autograd.Function):
         offsets: torch.Tensor,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight, rows, offsets)
-        outputs = x.new_zeros(len(rows)) if bias is None else bias.index_select(0, rows)
-        for sample, part in _parts(offsets):
-            outputs[part] += weight.index_select(0, rows[part]) @ x[sample]
-        return outputs
+        return products_of_own(x, weight, bias, ActiveSet(rows, offsets))
 
     @staticmethod
     @once_differentiable

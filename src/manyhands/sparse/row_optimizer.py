@@ -23,6 +23,7 @@ from manyhands import kernels
 from manyhands.errors import ConfigError, ModelError
 from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
+from manyhands.optim.row_gradients import in_order
 from manyhands.optim.rules import Outer, Rule
 
 
@@ -63,11 +64,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradients = {
-            p: p.grad.coalesce() if p.grad.is_sparse else p.grad
-            for p in self._parameters()
-            if p.grad is not None
-        }
+        gradients = {p: in_order(p.grad) for p in self._parameters() if p.grad is not None}
         values = [g._values() if g.is_sparse else g.contiguous() for g in gradients.values()]
         scale = clipping(self.rule, values)
         for group in self.param_groups:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from manyhands.errors import ConfigError
+from manyhands.sparse.active_product import ActiveSet, products_of_own
 
 if TYPE_CHECKING:
     from manyhands.sparse.lsh_linear import LSHLinear
@@ -55,15 +56,12 @@ def approximate_topk(layer: LSHLinear, x: torch.Tensor, k: int) -> TopK:
         seed=layer.seed,
         threads=layer.thread_count,
     )
+    active = ActiveSet(torch.as_tensor(rows), torch.as_tensor(offsets))
+    outputs = products_of_own(x, layer.weight, layer.bias, active, layer.thread_count)
     values, indices = x.new_empty(len(x), k), torch.empty(len(x), k, dtype=torch.int64)
-    ends = offsets.tolist()
-    for sample, (start, stop) in enumerate(pairwise(ends)):
-        candidates = torch.as_tensor(rows[start:stop])
-        outputs = layer.weight[candidates] @ x[sample]
-        if layer.bias is not None:
-            outputs = outputs + layer.bias[candidates]
-        best = outputs.topk(k)
-        values[sample], indices[sample] = best.values, candidates[best.indices]
+    for sample, (start, stop) in enumerate(pairwise(offsets.tolist())):
+        best = outputs[start:stop].topk(k)
+        values[sample], indices[sample] = best.values, active.rows[start:stop][best.indices]
     return values, indices
 
 
