@@ -171,12 +171,11 @@ Index LshIndex::changed() const {
 std::vector<std::int32_t> LshIndex::take_marked() {
   std::vector<std::int32_t> rows;
   for (Index i = 0; i < settings_.neurons; ++i) {
-    if (!__atomic_load_n(&marks_[i], __ATOMIC_RELAXED)) continue;
+    // Who takes a mark reads what was written before it was set.
+    if (!__atomic_load_n(&marks_[i], __ATOMIC_ACQUIRE)) continue;
     __atomic_store_n(&marks_[i], 0, __ATOMIC_RELAXED);
     rows.push_back(static_cast<std::int32_t>(i));
   }
-  // Who takes a mark reads what was written before it was set.
-  __atomic_thread_fence(__ATOMIC_ACQUIRE);
   return rows;
 }
 

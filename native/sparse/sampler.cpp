@@ -10,12 +10,12 @@
 namespace mh {
 namespace {
 
-constexpr Index kBlock = 512;  // neurons whose votes are looked at together: 1 KB
-constexpr Index kPart = 32;    // and those that are passed over together
+constexpr std::uint32_t kBlock = 512;  // neurons whose votes are looked at together: 1 KB
+constexpr std::uint32_t kPart = 32;    // and those that are passed over together
 constexpr std::uint32_t kMostVotes = 65535;
 constexpr std::uint8_t kMostOfSample = 255;
-constexpr Index kStateAhead = 16;  // buckets asked for before they are read: the state,
-constexpr Index kAhead = 6;        // and the neurons that it speaks of
+constexpr Index kStateAhead = 32;  // buckets asked for before they are read: the state,
+constexpr Index kAhead = 12;        // and the neurons that it speaks of
 
 enum Purpose : std::uint64_t { kTies = 1, kVisits = 2, kRandom = 3 };
 
@@ -103,14 +103,17 @@ void SampleChooser::choose(const HashedNeurons& state, const SampleCodes& codes,
 void SampleChooser::by_votes(const HashedNeurons& state, const SampleCodes& codes, Index sample,
                              const SamplingSettings& settings, std::uint64_t seed) {
   const Index tables = state.functions.tables();
-  found_.clear();
+  found_.resize(static_cast<std::size_t>(tables * state.tables.shape().bucket));
+  std::int32_t* end = found_.data();
   for (Index table = 0; table < tables; ++table) {
-    state.tables.each(table, codes.at(table, sample), [this](std::int32_t neuron) {
+    state.tables.each(table, codes.at(table, sample), [&](std::int32_t neuron) {
       std::uint8_t& votes = votes_[static_cast<std::size_t>(neuron)];
-      if (votes == 0) found_.push_back(neuron);
+      *end = neuron;  // kept if it is new: no branch that nobody can predict
+      end += votes == 0;
       votes = static_cast<std::uint8_t>(votes + (votes < kMostOfSample));
     });
   }
+  found_.resize(static_cast<std::size_t>(end - found_.data()));
   having_.assign(kMostOfSample + 1, 0);
   for (const std::int32_t neuron : found_) ++having_[votes_[static_cast<std::size_t>(neuron)]];
   const Election election = hold_election(having_, settings.limit, least_votes(settings));
@@ -221,6 +224,8 @@ void BatchChooser::count_table(const HashedNeurons& state, const SampleCodes& co
     if (mine.hits[code]++ == 0) mine.buckets.push_back(code);
   }
   const auto count = static_cast<Index>(mine.buckets.size());
+  // Whether no neuron can have too many votes, even if it is seen twice while it moves.
+  const bool safe = 2 * codes.samples * state.functions.tables() <= Index{kMostVotes};
   std::uint16_t* votes = mine.votes.data();
   std::uint8_t* counted = mine.counted.data();
   for (Index i = 0; i < count; ++i) {
@@ -233,10 +238,19 @@ void BatchChooser::count_table(const HashedNeurons& state, const SampleCodes& co
     const std::uint16_t code = mine.buckets[static_cast<std::size_t>(i)];
     const std::uint32_t hits = std::min(mine.hits[code], kMostVotes);
     mine.hits[code] = 0;
-    state.tables.each(table, code, [=](std::int32_t neuron) {
-      votes[neuron] = static_cast<std::uint16_t>(std::min(votes[neuron] + hits, kMostVotes));
-      counted[neuron / kBlock] = 1;
-    });
+    if (safe) {
+      state.tables.each(table, code, [=](std::int32_t neuron) {
+        const auto at = static_cast<std::uint32_t>(neuron);
+        votes[at] = static_cast<std::uint16_t>(votes[at] + hits);
+        counted[at / kBlock] = 1;
+      });
+    } else {
+      state.tables.each(table, code, [=](std::int32_t neuron) {
+        const auto at = static_cast<std::uint32_t>(neuron);
+        votes[at] = static_cast<std::uint16_t>(std::min(votes[at] + hits, kMostVotes));
+        counted[at / kBlock] = 1;
+      });
+    }
   }
 }
 

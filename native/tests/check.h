@@ -61,6 +61,8 @@ void test_codec(const KernelTable& table);
 void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
 void test_label_lines();
+void test_lsh();
+void test_lsh_shared(const KernelTable& table);
 void test_plans(const KernelTable& table);
 void test_replication();
 void test_server();

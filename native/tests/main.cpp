@@ -22,12 +22,14 @@ int main(int argc, char** argv) {
     if (shared) {
       mh::test::test_shared_values(*table);
       mh::test::test_racing_samples();
+      mh::test::test_lsh_shared(*table);
     } else {
       mh::test::test_codec(*table);
       mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
       mh::test::test_plans(*table);
       mh::test::test_sparse_trainer();
+      mh::test::test_lsh();
     }
     std::printf("%s%s: ok\n", table->name, shared ? ", shared weights" : "");
   }
