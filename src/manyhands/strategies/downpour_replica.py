@@ -349,7 +349,7 @@ class _Replica:
 def listening_layers(model: nn.Module) -> dict[str, Any]:
     """The modules that want to hear which rows of a parameter came, by the parameter's name."""
     return {
-        f"{path}.{name}" if path else name: module
+        f"{path}.{name}".lstrip("."): module
         for path, module in model.named_modules()
         if callable(getattr(module, "rows_changed", None))
         for name, parameter in module.named_parameters(recurse=False)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from manyhands.errors import ModelError
 from manyhands.parameter_server.forms import FormChoice, choose_form, size
@@ -14,6 +16,7 @@ from manyhands.parameter_server.shard_map import Form
 from manyhands.replica.factors import samples_of_factors
 from manyhands.replica.shared_weights import trainable
 from manyhands.sparse.csr import CSR
+from manyhands.sparse.lsh_linear import LSHLinear
 from manyhands.strategies.strategy import TrainingJob
 
 _NAMES_SHOWN = 3
@@ -36,13 +39,15 @@ def choose_forms(
     is_tried = factors and not job.rule.clip_norm
     linear = samples_of_factors(job.model, job.step, job.sample) if is_tried else {}
     touched = _rows_touched(job)
+    of_batches = _shared_by_batches(job.model)
     choices = {}
     for name, parameter in trainable(job.model).items():
         rows = linear.get(name, touched.get(name, 0))
+        larger = 1.0 if name in of_batches else job.batch_size / _sample_size(job)
         choices[name] = choose_form(
             name,
             tuple(parameter.shape),
-            samples=-(-rows * batches * job.batch_size // _sample_size(job)),
+            samples=math.ceil(rows * batches * larger),
             is_linear=name in linear,
             sparse=name in touched,
             encoding=compress or "float32",
@@ -107,6 +112,16 @@ def _rows_touched(job: TrainingJob) -> dict[str, int]:
         name: len(p.grad.coalesce().indices()[0])
         for name, p in twin.named_parameters()
         if p.grad is not None and p.grad.layout != torch.strided
+    }
+
+
+def _shared_by_batches(model: nn.Module) -> set[str]:
+    """Parameters of layers that choose rows for a batch as a whole, however many samples it has."""
+    return {
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        if isinstance(module, LSHLinear) and module.share == "batch"
+        for name, _ in module.named_parameters(recurse=False)
     }
 
 
