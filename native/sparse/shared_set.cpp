@@ -83,7 +83,8 @@ void SharedSet::make_room() {
   room_ = active_.stride + active_.stride / 4;
   w_panels_ = Buffer(room_ * round_up(net_.width, panel_));
   logits_ = Buffer(room_ * round_up(static_cast<Index>(losses_.size()), panel_));
-  prefer_huge_pages(logits_.data(), sizeof(float) * static_cast<std::size_t>(room_) * losses_.size());
+  const auto samples = losses_.size();
+  prefer_huge_pages(logits_.data(), sizeof(float) * static_cast<std::size_t>(room_) * samples);
   active_.w_panels = w_panels_.data();
   active_.logits = logits_.data();
 }

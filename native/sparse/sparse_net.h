@@ -1,6 +1,7 @@
 // A net with a wide output layer as the native trainer sees it: parameters, a batch, and one step.
 //
-//   sparse or dense input -> linear, ReLU -> (linear, ReLU)* -> active neurons of a wide layer -> loss
+//   sparse or dense input -> linear, ReLU -> (linear, ReLU)* -> active neurons of a wide layer
+//   -> loss
 #pragma once
 
 #include <cstdint>

@@ -104,8 +104,8 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   require_open();
   if (!net_.weight.weight) refuse("The trainer has no output layer; call output() first.");
   if (!collect && !follows_rows(rule)) {
-    refuse("The rule moves rows that have no gradient; expected sgd without momentum, adagrad, adam "
-           "or adamw, without weight decay.");
+    refuse("The rule moves rows that have no gradient; expected sgd without momentum, adagrad, "
+           "adam or adamw, without weight decay.");
   }
   if (collect && share == Sharing::kSample) {
     refuse("Gradients are collected by batches; expected share='batch'.");
@@ -195,7 +195,8 @@ SparseBatch SparseTrainer::batch_of(const SparsePiece& p, Index number) const {
   if (p.dense) batch.dense = p.dense + first * net_.hidden.front().in;
   if (p.labels.offsets) batch.labels = {p.labels.offsets + first, p.labels.labels};
   if (p.named.offsets) {
-    batch.named = {p.named.offsets + (net_.share == Sharing::kSample ? first : number), p.named.rows};
+    const Index set = net_.share == Sharing::kSample ? first : number;
+    batch.named = {p.named.offsets + set, p.named.rows};
   }
   batch.seed = p.seed + static_cast<std::uint64_t>(number);
   return batch;

@@ -156,6 +156,21 @@ def test_it_learns_with_refreshes_beside() -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
+def test_trained_neurons_are_marked_and_steps_are_counted(monkeypatch: Any) -> None:
+    model = net(24)
+    layer = model[-1]
+    counted: list[int] = []
+    monkeypatch.setattr(layer, "count_steps", counted.append)
+    batch = batches(50)
+    rule = SGD(lr=0.1)
+    step = fast_step(model, LSHSoftmaxLoss(), rule, batch, 20)
+    before = layer.weight.detach().clone()
+    train(step, batch, 20, rule, count=50)
+    moved = (layer.weight != before).any(1)
+    assert counted == [3]
+    assert 60 < int(moved.sum()) <= layer.index.changed < NEURONS
+
+
 def test_loaded_weights_get_tables_of_their_own() -> None:
     model = net(24)
     batch = batches(40)
