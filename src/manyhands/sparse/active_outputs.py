@@ -16,27 +16,10 @@ import torch
 from manyhands.errors import ModelError
 from manyhands.sparse.active_product import ActiveSet, active_product, spread_out
 from manyhands.sparse.csr import CSR
+from manyhands.sparse.partial_outputs import PartialOutputs, marked, refuse_over_all_outputs
 
 if TYPE_CHECKING:
     from manyhands.sparse.lsh_linear import LSHLinear
-
-# What needs all outputs: there a zero for a neuron that was not computed would be a wrong logit.
-_OVER_ALL_OUTPUTS = frozenset(
-    {
-        "binary_cross_entropy_with_logits",
-        "cross_entropy",
-        "cross_entropy_loss",
-        "gumbel_softmax",
-        "log_softmax",
-        "logsumexp",
-        "multi_margin_loss",
-        "multilabel_margin_loss",
-        "multilabel_soft_margin_loss",
-        "nll_loss",
-        "softmax",
-        "softmin",
-    }
-)
 
 
 class ActiveOutputs:
@@ -58,7 +41,7 @@ class ActiveOutputs:
         self._version = x._version
         self._active: ActiveSet | None = None
         self._outputs: torch.Tensor | None = None
-        self._dense: torch.Tensor | None = None
+        self._dense: PartialOutputs | None = None
 
     @property
     def samples(self) -> int:
@@ -77,13 +60,13 @@ class ActiveOutputs:
         return self._active, self._outputs
 
     @property
-    def dense(self) -> torch.Tensor:
-        """The outputs as an ordinary tensor, zeros where a neuron is not active."""
+    def dense(self) -> PartialOutputs:
+        """The outputs as a tensor, zeros where a neuron is not active."""
         if self._dense is None:
             active, outputs = self.choose(None)
             with torch.set_grad_enabled(self.requires_grad):
                 flat = spread_out(outputs, active, self.samples, self.layer.out_features)
-                self._dense = flat.view(self.shape)
+                self._dense = marked(flat.view(self.shape))
         return self._dense
 
     def dim(self) -> int:
@@ -115,28 +98,20 @@ class ActiveOutputs:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
-        _refuse_if_over_all(getattr(function, "__name__", ""))
+        refuse_over_all_outputs(getattr(function, "__name__", ""))
         given = {name: _as_tensors(value) for name, value in (kwargs or {}).items()}
         return function(*_as_tensors(args), **given)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"'ActiveOutputs' object has no attribute '{name}'")
-        _refuse_if_over_all(name)
+        refuse_over_all_outputs(name)
         return getattr(self.dense, name)
 
     def __repr__(self) -> str:
         return f"ActiveOutputs(shape={list(self.shape)}, layer={self.layer})"
 
     __hash__ = object.__hash__
-
-
-def _refuse_if_over_all(name: str) -> None:
-    if name in _OVER_ALL_OUTPUTS:
-        raise ModelError(
-            f"{name} needs every output, and an LSHLinear computes only a few while training: use "
-            "mh.sparse.LSHSoftmaxLoss or LSHSigmoidLoss on its outputs (eval() gives all of them)."
-        )
 
 
 def _as_tensors(value: Any) -> Any:
@@ -149,7 +124,7 @@ def _as_tensors(value: Any) -> Any:
 
 def _operator(name: str) -> Callable[..., Any]:
     def operate(self: ActiveOutputs, *others: Any) -> Any:
-        return getattr(torch.Tensor, name)(self.dense, *_as_tensors(others))
+        return getattr(self.dense, name)(*_as_tensors(others))
 
     operate.__name__ = name
     return operate

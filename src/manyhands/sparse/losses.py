@@ -16,6 +16,7 @@ from manyhands.errors import ModelError
 from manyhands.sparse.active_outputs import ActiveOutputs
 from manyhands.sparse.active_product import ActiveSet
 from manyhands.sparse.csr import CSR
+from manyhands.sparse.partial_outputs import refuse_changed
 from manyhands.sparse.targets import labels_of
 
 # Without gradients so many outputs are summed at once: evaluating a wide layer then needs no second
@@ -29,7 +30,9 @@ class LSHSoftmaxLoss(nn.Module):
     The labels of a sample share its target equally. A sample without labels contributes 0. The mean
     over the samples of the batch.
 
-    Targets: a tensor of labels (int64), one a sample; or `mh.sparse.CSR` or a sparse tensor of
+    Outputs: those of an LSHLinear as they are (what is computed with them first comes too late for
+    the labels to be among the active neurons, and is refused), or a tensor of logits. Targets: a
+    tensor of labels (int64), one a sample; or `mh.sparse.CSR` or a sparse tensor of
     PyTorch, in which every entry is a label whatever its value.
     """
 
@@ -134,6 +137,7 @@ def _beside_labels(outputs: ActiveOutputs | torch.Tensor, targets: Any) -> _Logi
             return _OwnLogits(values, active, labels, neurons)
         places = torch.searchsorted(active.rows, labels.columns.long())
         return _SharedLogits(values, labels, places)
+    refuse_changed(outputs)
     if not isinstance(outputs, torch.Tensor) or not outputs.dim():
         raise ModelError(
             f"The outputs are {type(outputs).__name__}; expected those of an LSHLinear, or a "

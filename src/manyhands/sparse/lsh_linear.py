@@ -26,6 +26,7 @@ from manyhands.sparse.csr import CSR
 from manyhands.sparse.float32_only import Float32Only, whole_number
 from manyhands.sparse.hash_families import DWTA, HashFamily
 from manyhands.sparse.neuron_index import NeuronIndex
+from manyhands.sparse.partial_outputs import plain
 from manyhands.sparse.refresh import Refresh
 from manyhands.sparse.sampling import Sampling
 
@@ -38,8 +39,9 @@ T = TypeVar("T")
 class LSHLinear(Float32Only, nn.Module):
     """A linear layer for 10^4 to 10^6 outputs; parameters as `nn.Linear` has them.
 
-    In `train()`, `forward` gives `ActiveOutputs`: hand them to `mh.sparse.LSHSoftmaxLoss` or
-    `LSHSigmoidLoss`, or go on computing with them, as after a hidden layer. The gradients of weight
+    In `train()`, `forward` gives `ActiveOutputs`: hand them as they are to
+    `mh.sparse.LSHSoftmaxLoss` or `LSHSigmoidLoss`, or go on computing with them, as after a hidden
+    layer. The gradients of weight
     and bias are sparse: train with `mh.Trainer` or `mh.sparse.RowOptimizer`. In `eval()`, `forward`
     gives all outputs as a plain tensor, and `topk` the largest ones, exactly or through the tables.
 
@@ -203,8 +205,7 @@ class LSHLinear(Float32Only, nn.Module):
         )
 
     def _checked(self, x: torch.Tensor) -> torch.Tensor:
-        if isinstance(x, ActiveOutputs):
-            x = x.dense
+        x = plain(x.dense if isinstance(x, ActiveOutputs) else x)
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
             seen = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
             raise ModelError(

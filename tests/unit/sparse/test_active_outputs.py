@@ -82,6 +82,43 @@ def test_a_softmax_over_outputs_that_were_not_computed_is_refused(use):
         use(hidden()(torch.randn(4, 8)))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda outputs: outputs / 2,
+        lambda outputs: outputs + 0,
+        nn.Dropout(0.1),
+        nn.ReLU(inplace=True),
+        lambda outputs: torch.cat([outputs, outputs]).view(2, 4, NEURONS)[0],
+        lambda outputs: 0.5 * outputs.dense.clone(),
+    ],
+)
+def test_outputs_that_were_changed_before_the_loss_are_refused(change):
+    labels = torch.zeros(4, dtype=torch.int64)
+    outputs = nn.Sequential(hidden())(torch.randn(4, 8))
+    changed = change(outputs)
+    with pytest.raises(ModelError, match="hand them to the loss as they are"):
+        LSHSoftmaxLoss()(changed, labels)
+    for use in (lambda t: F.cross_entropy(t, labels), lambda t: t.softmax(1), nn.LogSoftmax(1)):
+        with pytest.raises(ModelError, match="LSHSoftmaxLoss"):
+            use(changed)
+
+
+def test_what_sums_over_the_outputs_is_an_ordinary_tensor():
+    outputs = hidden()(torch.randn(4, 8))
+    for mixed in (
+        F.linear(torch.relu(outputs), torch.randn(NEURONS, NEURONS)),
+        nn.Linear(NEURONS, 3)(outputs),
+        outputs @ torch.randn(NEURONS, 3),
+        torch.einsum("bn,nk->bk", outputs, torch.randn(NEURONS, NEURONS)),
+        outputs.sum(),
+        outputs.mean(1),
+    ):
+        assert type(mixed) is torch.Tensor
+        assert mixed.requires_grad
+    nn.CrossEntropyLoss()(nn.Linear(NEURONS, 3)(outputs), torch.zeros(4, dtype=torch.int64))
+
+
 def test_the_loss_sees_the_neurons_that_were_chosen_with_its_labels():
     layer = hidden()
     outputs = layer(torch.randn(4, 8))
