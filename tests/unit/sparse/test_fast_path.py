@@ -127,6 +127,11 @@ def test_an_active_set_for_each_sample_trains_as_autograd_does(rule: Rule, loss:
     compare(net(33, share="sample"), loss, rule, size=1, sparse=True)
 
 
+def test_each_sample_of_a_batch_has_the_active_set_that_autograd_gives_it() -> None:
+    """At a rate of zero, so that it doesn't matter when the weights move."""
+    compare(net(33, share="sample"), LSHSoftmaxLoss(), SGD(lr=0.0), size=20, sparse=True)
+
+
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("hidden", [(7,), (130, 33)])
 def test_widths_depths_and_dense_input(hidden: tuple[int, ...], sparse: bool) -> None:
