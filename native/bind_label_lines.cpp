@@ -70,6 +70,7 @@ std::vector<std::pair<std::int64_t, std::string>> notes_of(const LabelLines& sel
 
 void bind_label_lines(nb::module_& m) {
   nb::class_<LabelLines>(m, "LabelLines")
+      .def_prop_ro("sample_lines", &array_of<std::int64_t, &LabelLines::sample_lines>)
       .def_prop_ro("label_counts", &array_of<std::int64_t, &LabelLines::label_counts>)
       .def_prop_ro("feature_counts", &array_of<std::int64_t, &LabelLines::feature_counts>)
       .def_prop_ro("labels", &array_of<std::int32_t, &LabelLines::labels>)

@@ -74,6 +74,7 @@ class Parser {
     const std::size_t labels = result_.labels.size(), columns = result_.columns.size();
     if (sample(at, end) && finish_features(columns)) {
       finish_labels(labels);
+      result_.sample_lines.push_back(number);
       result_.label_counts.push_back(static_cast<std::int64_t>(result_.labels.size() - labels));
       result_.feature_counts.push_back(static_cast<std::int64_t>(result_.columns.size() - columns));
       if (!repeat_.empty()) note(result_.repeats, result_.first_repeats, number, repeat_);

@@ -23,9 +23,9 @@ struct LineNote {
 };
 
 struct LabelLines {
-  // Per sample: how many labels and features it has. Then all of them, one sample after another,
-  // ascending and each once within a sample.
-  std::vector<std::int64_t> label_counts, feature_counts;
+  // Per sample: its line, how many labels and features it has. Then all of them, one sample after
+  // another, ascending and each once within a sample.
+  std::vector<std::int64_t> sample_lines, label_counts, feature_counts;
   std::vector<std::int32_t> labels, columns;
   std::vector<float> values;
 

@@ -17,6 +17,7 @@ LabelLines parse(const std::string& text, NumberRange range = {0, 100}) {
 void test_samples() {
   const LabelLines found = parse("3,1 2:0.5 7:-1e-3\r\n\n# note\n 5:1 # tail\n9\n4,4 8:1 2:2 8:3");
   check(found.lines == 6 && found.blank == 1 && found.faults == 0, "lines");
+  check(found.sample_lines == std::vector<std::int64_t>{1, 4, 5, 6}, "sample lines");
   check(found.label_counts == std::vector<std::int64_t>{2, 0, 1, 1}, "label counts");
   check(found.feature_counts == std::vector<std::int64_t>{2, 1, 0, 2}, "feature counts");
   check(found.labels == std::vector<std::int32_t>{1, 3, 9, 4}, "labels");

@@ -40,6 +40,7 @@ def keep_freed_memory() -> None:
 class LabelLines:
     """What `parse_label_lines` found. The arrays belong to this object; each asks it anew."""
 
+    sample_lines: npt.NDArray[np.int64]
     label_counts: npt.NDArray[np.int64]
     feature_counts: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int32]
@@ -62,8 +63,8 @@ def parse_label_lines(
     feature_count: int,
     most_notes: int,
 ) -> LabelLines:
-    """Lines "12,7 4:0.5 19:1.25" as numbers: per sample how many labels and features it has, then
-    all of them, ascending and each once within a sample.
+    """Lines "12,7 4:0.5 19:1.25" as numbers: per sample its line and how many labels and features
+    it has, then all of them, ascending and each once within a sample.
 
     A number of the file is one of `count` from `first` on, and becomes an index from 0. A line that
     is no sample is a fault, with the reason; `most_notes` faults, and repeats, are kept in words.

@@ -23,12 +23,19 @@ class ReadingReport:
     repeated: int = 0
     first_skipped: list[tuple[int, str]] = field(default_factory=list)
     first_repeated: list[tuple[int, str]] = field(default_factory=list)
+    announced: bool = False  # whether there is a header
     header: str = ""  # what is wrong with the header, if anything is
 
     def note_skipped(self, count: int, first: list[tuple[int, str]]) -> None:
         """Count lines that are no samples; `first` are those of them with a reason."""
         self.skipped += count
         self.first_skipped += first[: NOTES_KEPT - len(self.first_skipped)]
+
+    def move_to_skipped(self, line: int, reason: str) -> None:
+        """Count a line as malformed that was counted as a sample."""
+        self.samples -= 1
+        self.skipped += 1
+        self.first_skipped = sorted([*self.first_skipped, (line, reason)])[:NOTES_KEPT]
 
     def note_repeated(self, count: int, first: list[tuple[int, str]]) -> None:
         """Count lines that name a feature or a label twice."""

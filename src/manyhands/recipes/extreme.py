@@ -23,6 +23,8 @@ class Settings(WideSettings):
     bad_lines: Annotated[
         Literal["raise", "skip"], "stop at malformed lines, or leave them out and say which"
     ] = "raise"
+    features: Annotated[int | None, "how many features there are; none: as the file says"] = None
+    labels: Annotated[int | None, "how many labels there are; none: as the file says"] = None
     first_feature: Annotated[int, "smallest feature number: 0, or 1 as in libsvm's files"] = 0
     first_label: Annotated[int, "smallest label number: 0 or 1"] = 0
 
@@ -43,15 +45,21 @@ def read(
             f"The recipe {recipe} needs {what}: say where it is with --set train=PATH, and "
             "--set test=PATH for its test samples."
         )
-    train = _file(settings, settings.train, None, None)
+    train = _file(settings, settings.train, settings.features, settings.labels)
     if settings.test is None:
         return train, None
-    return train, _file(settings, settings.test, train.features.width, labels_of(train))
+    if train.report.announced:
+        return train, _file(settings, settings.test, train.features.width, labels_of(train))
+    # The training file doesn't say how many there are: test samples may have some of their own.
+    test = _file(settings, settings.test, settings.features, settings.labels)
+    features = max(train.features.width, test.features.width)
+    labels = max(labels_of(train), labels_of(test))
+    return train.widened(features, labels), test.widened(features, labels)
 
 
 def _file(
     settings: Settings, path: str, features: int | None, labels: int | None
-) -> mh.data.SparseSource:
+) -> mh.data.ExtremeSource:
     return mh.data.extreme(
         path,
         features=features,

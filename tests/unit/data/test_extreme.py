@@ -156,6 +156,43 @@ def test_doubled_features_add_up_and_doubled_labels_count_once(
     assert "line 1: feature 3 is named twice" in caplog.text
 
 
+def test_numbers_out_of_all_proportion_are_damage(write: Any) -> None:
+    lines = [b"%d %d:1" % (n % 50, n) for n in range(2000)]
+    lines[16] = b"3 1:1 2000000000:1"
+    lines[40] = b"99999999 7:1"
+    lines[41] = b"1999999999 1999999999:1"
+    path = write(b"\n".join(lines))
+    with pytest.raises(DataError) as raised:
+        mh.data.extreme(path)
+    assert (
+        "3 malformed lines: line 17: feature 2000000000 is far beyond the others, which end at "
+        in (str(raised.value))
+    )
+    assert "1999; set features=" in str(raised.value)
+    assert "line 41: label 99999999 is far beyond the others, which end at 49" in str(raised.value)
+    source = mh.data.extreme(path, bad_lines="skip")
+    assert (source.features.width, source.labels.width, len(source)) == (2000, 50, 1997)
+    assert [line for line, _ in source.report.first_skipped] == [17, 41, 42]
+    assert rows(source)[15:17] == [([15], [(15, 1.0)]), ([17], [(17, 1.0)])]
+    meant = mh.data.extreme(path, features=2**31 - 1, labels=2**31 - 1)
+    assert len(meant) == 2000
+
+
+def test_numbers_that_spread_evenly_are_believed(write: Any) -> None:
+    numbers = np.random.default_rng(0).integers(0, 2**31 - 1, 500)
+    source = mh.data.extreme(write(b"\n".join(b"%d %d:1" % (n, n) for n in numbers)))
+    assert source.features.width == source.labels.width == numbers.max() + 1
+
+
+def test_a_source_can_be_widened(write: Any) -> None:
+    source = mh.data.extreme(write(GOOD))
+    wider = source.widened(10, 20)
+    assert (wider.features.width, wider.labels.width) == (10, 20)
+    assert rows(wider) == ROWS
+    with pytest.raises(ConfigError, match="4 can't become 3"):
+        source.widened(3, 20)
+
+
 @pytest.mark.parametrize("announced", [b"2", b"4", b"99999999999999999999999"])
 def test_a_header_with_another_number_of_samples(write: Any, announced: bytes) -> None:
     path = write(announced + GOOD[1:])
@@ -267,6 +304,10 @@ def test_the_source_moves_between_processes_with_its_report(write: Any) -> None:
     [
         ({"features": 0}, "features is 0"),
         ({"labels": 2**31}, "labels is 2147483648"),
+        ({"features": "a"}, "features is 'a'"),
+        ({"features": 2.5}, "features is 2.5"),
+        ({"labels": True}, "labels is True"),
+        ({"header": "x"}, "header is 'x'"),
         ({"first_feature": 2}, "first_feature is 2"),
         ({"first_label": -1}, "first_label is -1"),
         ({"bad_lines": "ignore"}, "bad_lines is 'ignore'"),

@@ -127,6 +127,28 @@ def test_a_test_file_has_the_training_files_sizes(data_file: str, tmp_path: Path
     assert len(built("extreme", train=data_file, test=str(test), bad_lines="skip").validation) == 1
 
 
+def test_a_test_file_may_know_more_than_a_training_file_without_header(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.txt", tmp_path / "test.txt"
+    train.write_text("".join(f"{n} {n}:1\n" for n in range(1500)))
+    test.write_text("1700,3 2000:1\n")
+    recipe = built("extreme", train=str(train), test=str(test))
+    assert (recipe.model[0].in_features, recipe.model[2].out_features) == (2001, 1701)
+    for source in (recipe.train, recipe.validation):
+        x, y = source.fetch(np.arange(1), seed=0)
+        assert (x.width, y.width) == (2001, 1701)
+    given = built("extreme", train=str(train), features="3000", labels="4000")
+    assert (given.model[0].in_features, given.model[2].out_features) == (3000, 4000)
+
+
+def test_one_damaged_number_does_not_widen_the_net(tmp_path: Path) -> None:
+    train = tmp_path / "train.txt"
+    train.write_text("".join(f"{n} {n}:1\n" for n in range(1500)) + "1 2000000000:1\n")
+    with pytest.raises(DataError, match="line 1501: feature 2000000000 is far beyond the others"):
+        built("extreme", train=str(train))
+    recipe = built("extreme", train=str(train), bad_lines="skip")
+    assert recipe.model[0].in_features == 1500
+
+
 def test_a_users_file_is_learnt(data_file: str, tmp_path: Path) -> None:
     recipe = built("extreme", train=data_file, test=data_file, active="300", floor="300", lr="0.01")
     trainer = mh.Trainer(
