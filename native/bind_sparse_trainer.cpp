@@ -197,8 +197,12 @@ Index train(BoundTrainer& self, const std::optional<ConstIntegers>& offsets,
   return self.trainer.train(piece);
 }
 
-nb::dict figures(const BoundTrainer& self) {
-  const Figures& f = self.trainer.figures();
+nb::dict figures(BoundTrainer& self) {
+  const Figures f = [&] {
+    const nb::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(self.busy);
+    return self.trainer.figures();
+  }();
   nb::dict out;
   out["batches"] = f.batches;
   out["samples"] = f.samples;

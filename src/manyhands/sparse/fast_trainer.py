@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from manyhands import kernels
+from manyhands.errors import DataError
 from manyhands.optim.native import native_rule
 from manyhands.optim.rules import Rule
 from manyhands.sparse.fast_path import FastPath
@@ -78,16 +79,19 @@ class FastTrainer:
         self._use_index()
         labels = labels_of(targets, len(inputs), self._layer.out_features)
         losses = np.full(len(rates), math.nan)
-        done = self._native.train(
-            **self._inputs(inputs),
-            label_offsets=labels.offsets,
-            labels=labels.columns,
-            batch_size=batch_size,
-            rates=rates,
-            first_step=first_step,
-            seed=self._layer.next_seed(len(rates)),
-            losses=losses,
-        )
+        try:
+            done = self._native.train(
+                **self._inputs(inputs),
+                label_offsets=labels.offsets,
+                labels=labels.columns,
+                batch_size=batch_size,
+                rates=rates,
+                first_step=first_step,
+                seed=self._layer.next_seed(len(rates)),
+                losses=losses,
+            )
+        except ValueError as error:  # checked before the first batch: a feature out of range, say
+            raise DataError(f"The fast path can't train on this batch: {error}") from error
         self._layer.count_steps(done)
         return losses[: min(done + 1, len(rates))]
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from manyhands.errors import DataError
 from manyhands.optim.rules import SGD, Adagrad, Adam, AdamW, Rule
 from manyhands.replica.sparse_step import SparseStep
 from manyhands.replica.steps import AutogradStep, LossStep
@@ -198,6 +199,17 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     assert len(losses) == 3
     assert math.isnan(losses[-1])
     assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_a_feature_that_the_layer_does_not_have_is_a_fault_of_the_data() -> None:
+    model = net(24)
+    inputs, labels = batches(10)
+    wider = CSR(inputs.offsets, inputs.columns.clone(), inputs.values, FEATURES + 5)
+    wider.columns[3] = FEATURES
+    rule = SGD(lr=0.1)
+    step = fast_step(model, LSHSoftmaxLoss(), rule, (wider, labels), 10)
+    with pytest.raises(DataError, match=f"A feature is {FEATURES}; expected 0 to {FEATURES - 1}"):
+        train(step, (wider, labels), 10, rule, count=10)
 
 
 def test_collected_rows_are_autograds_gradients() -> None:
