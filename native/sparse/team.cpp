@@ -36,14 +36,15 @@ class Team::Crew {
  public:
   explicit Crew(int helpers) : spin_(helpers < usable_processors()) {
     threads_.reserve(static_cast<std::size_t>(helpers));
-    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this, i] { serve(i + 1); });
+    try {
+      for (int i = 0; i < helpers; ++i) threads_.emplace_back([this, i] { serve(i + 1); });
+    } catch (...) {  // the system has no more threads
+      dismiss();
+      throw;
+    }
   }
 
-  ~Crew() {
-    closing_ = true;
-    announce();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Crew() { dismiss(); }
 
   void run(Job job) {
     job_ = job;
@@ -84,6 +85,12 @@ class Team::Crew {
     sleepers.count.fetch_add(1, std::memory_order_seq_cst);
     sleepers.wake.wait(lock, condition);
     sleepers.count.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  void dismiss() {
+    closing_ = true;
+    announce();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void announce() {

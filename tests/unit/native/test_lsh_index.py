@@ -415,6 +415,31 @@ def test_a_forked_process_goes_on_choosing() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_too_few_threads_are_an_error_and_no_end() -> None:
+    script = """
+        import resource, torch
+        from manyhands.kernels import LshIndex
+        tables = LshIndex(500, 16, hashes=3, tables=10, bucket=30)
+        tables.build(torch.randn(500, 16))
+        x = torch.randn(8, 16)
+        how = dict(choice="topk", limit=50, floor=60, votes=2, seed=1)
+        before = tables.choose_shared(x, None, None, **how, threads=1).tolist()
+        pages = int(open("/proc/self/statm").read().split()[0])
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))
+        try:
+            tables.choose_shared(x, None, None, **how, threads=1000)
+        except (RuntimeError, MemoryError):
+            pass
+        else:
+            raise SystemExit("a thousand threads in 64 MB?")
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        assert tables.choose_shared(x, None, None, **how, threads=3).tolist() == before
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+
+
 # --- refusals
 
 
