@@ -176,9 +176,11 @@ def test_bytes_are_weighed_both_ways_and_per_sample() -> None:
         "dense": slide_distributed.Run("dense", 10, 1.0, (5.0,), 1000, 2000),
     }
 
-    found = slide_distributed.figures(runs)
+    wider = {**runs, "rows": slide_distributed.Run("rows", 100, 1.0, (1.0,), 100, 200)}
 
-    assert found["times_fewer_bytes"] == 30.0
+    found = slide_distributed.figures(runs, wider)
+
+    assert (found["times_fewer_bytes"], found["wider_times_fewer_bytes"]) == (30.0, 100.0)
     assert found["points_behind_one_process"] == 1.5
     assert found["runs"]["rows"]["pushed_bytes_per_sample"] == 3
-    assert found["met"] == {"times_fewer_bytes": True, "points_behind_one_process": False}
+    assert found["met"] is False
