@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from copies import Copies, copies
-from raw_client import Encoding, Floats, Harness, Kind, RawClient, Reply, harness
+from raw_client import Encoding, Floats, Harness, Kind, RawClient, Reply, eventually, harness
 
 from manyhands import _native
 from manyhands.messages import Refusal
@@ -134,10 +134,8 @@ def test_a_delta_that_is_never_finished_is_seen() -> None:
         writer.send(Kind.DELTA, payload[: len(payload) // 2], chunk=0, sequence=1,
                     payload_bytes=len(payload))  # fmt: skip
         writer.close()
-        while (reply := reader.ask()).kind is not Kind.VALUES:
-            assert reply.count == 0
-        while not reply.floats[: 65536 * WIDTH // 4].all():
-            reply = reader.ask()
+        eventually(lambda: reader.ask().kind is Kind.VALUES)
+        eventually(lambda: bool(reader.ask().floats[: 65536 * WIDTH // 4].all()))
 
 
 def test_chunks_whose_updates_name_no_rows_come_whole() -> None:
@@ -235,8 +233,7 @@ def test_what_was_read_and_never_acknowledged_goes_away() -> None:
         c.servers[0].mute_peer(1, True)
         payload = np.array([5], np.uint32).tobytes() + np.ones(WIDTH, np.float32).tobytes()
         writer.send(Kind.ROWS, payload, chunk=0, count=1, sequence=2)
-        while reader.version < 2:
-            reader.fetch()
+        eventually(lambda: reader.fetch() is not None and reader.version == 2)
         assert reader.weights[5].any()
         c.hold(1, lease=2, tell=[1])
         writer, reader.client = c.connect(1, 3), c.connect(1, 2)
@@ -245,6 +242,31 @@ def test_what_was_read_and_never_acknowledged_goes_away() -> None:
         reader.fetch()
         assert not reader.weights[5].any()
         np.testing.assert_array_equal(reader.weights.ravel(), writer.pull(0))
+
+
+def test_a_primary_that_was_brought_back_and_serves_again_tells_all() -> None:
+    """A row that it told of in its first time was taken back from it meanwhile."""
+    with copies(2) as c:
+        replicated(c)
+        writer, reader = c.connect(0, 1), Reader(c.connect(0, 2))
+        push_rows(writer, [3], 1)
+        c.servers[0].mute_peer(1, True)
+        payload = np.array([5], np.uint32).tobytes() + np.ones(WIDTH, np.float32).tobytes()
+        writer.send(Kind.ROWS, payload, chunk=0, count=1, sequence=2)
+        reader.fetch()
+        eventually(lambda: reader.fetch() is not None and reader.version == 2)
+        assert reader.weights[5].any()
+        c.hold(1, [0], lease=2)
+        c.servers[0].mute_peer(1, False)
+        c.join(1, 0)
+        other = c.connect(1, 3)
+        for sequence in (1, 2, 3):  # past the version that the reader has
+            push_rows(other, [6 + sequence], sequence)
+        c.hold(0, lease=3, tell=[0])
+        reader.client = c.connect(0, 2)
+        reader.fetch()
+        assert not reader.weights[5].any()
+        np.testing.assert_array_equal(reader.weights.ravel(), reader.client.pull(0))
 
 
 def test_a_lease_that_is_renewed_with_the_same_number_ends_no_era() -> None:
