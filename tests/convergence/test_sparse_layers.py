@@ -144,3 +144,12 @@ def test_what_cannot_be_trained_is_said_before_anything_starts(tmp_path):
     with pytest.raises((ConfigError, mh.errors.DataError), match="1500 outputs"):
         trainer(tmp_path, model=few_rows()).fit((data[0], data[1] + NEURONS), epochs=1)
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_nobody_touched_have_decayed_when_an_epoch_is_over(tmp_path):
+    model = few_rows()
+    before = model[2].weight.detach().norm(dim=1)
+    rule = mh.optim.SGD(lr=0.001, weight_decay=10.0)
+    trainer(tmp_path, model=model, optimizer=rule).fit(wide_labels(64), epochs=5)
+    shares = model[2].weight.detach().norm(dim=1) / before
+    torch.testing.assert_close(shares, torch.full_like(shares, 0.99**10), rtol=0.02, atol=0)
