@@ -76,8 +76,8 @@ def test_fewer_outputs_than_guesses() -> None:
 
 
 def test_labels_that_the_model_does_not_have_are_misses() -> None:
-    few, many = CSR.from_lists([[0]], 3), CSR.from_lists([[7]], 9)
-    assert measure("p@1", OUTPUTS[1:2], few) == 0.0  # guesses label 5 of 3
+    few, many = CSR.from_lists([[0], [2]], 3), CSR.from_lists([[7]], 9)
+    assert measure("p@1", OUTPUTS[1:3], few) == 0.0  # the first guesses label 5 of 3
     assert measure("p@5", OUTPUTS[:1], many) == 0.0
 
 

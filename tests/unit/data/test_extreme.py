@@ -16,6 +16,7 @@ import pytest
 import manyhands as mh
 from manyhands.data import line_blocks
 from manyhands.data.extreme import ExtremeSource
+from manyhands.data.stray_numbers import stray_limit
 from manyhands.errors import ConfigError, DataError
 
 GOOD = b"3 4 9\n2,7 0:0.5 3:1.25\n1:2\n8\n"
@@ -184,6 +185,13 @@ def test_numbers_that_spread_evenly_are_believed(write: Any) -> None:
     assert source.features.width == source.labels.width == numbers.max() + 1
 
 
+def test_large_numbers_among_many_entries_are_believed() -> None:
+    numbers = np.zeros(200_000, dtype=np.int32)
+    numbers[7] = 1_500_000
+    assert stray_limit(numbers) is None
+    assert stray_limit(numbers[:1000]) == 1_000_000
+
+
 def test_a_source_can_be_widened(write: Any) -> None:
     source = mh.data.extreme(write(GOOD))
     wider = source.widened(10, 20)
@@ -286,7 +294,7 @@ def test_memory_is_little_more_than_the_result(write: Any) -> None:
     held = sum(tensor.numel() * tensor.element_size() for tensor in source.tensors())
     assert held > 28e6
     assert now < held + (4 << 20)
-    assert peak < 1.3 * held + (32 << 20)
+    assert peak < 1.3 * held + (16 << 20)
 
 
 def test_the_source_moves_between_processes_with_its_report(write: Any) -> None:

@@ -25,7 +25,7 @@ from manyhands.errors import ConfigError, DataError
 INDEX = b"""Package: zeal
 Version: 1:0.6
 Depends: libc6 (>= 2.34), libqt5gui5 (>= 5.14) | libqt5gui5-gles, python3:any,
- libarchive13
+ libarchive13 | libarchive14
 Pre-Depends: dpkg
 Recommends: zeal, libc6
 Description: Simple offline C++ documentation browser
