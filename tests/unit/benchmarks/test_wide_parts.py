@@ -170,17 +170,20 @@ def test_a_rate_falls_to_nothing() -> None:
 
 
 def test_bytes_are_weighed_both_ways_and_per_sample() -> None:
+    plan = slide_distributed.QUICK
+    weights = 256 * 50
     runs = {
-        "alone": slide_distributed.Run("alone", 100, 1.0, (50.0,), 0, 0),
-        "rows": slide_distributed.Run("rows", 100, 1.0, (48.5,), 300, 700),
-        "dense": slide_distributed.Run("dense", 10, 1.0, (5.0,), 1000, 2000),
+        "alone": slide_distributed.Run("alone", 100, 1.0, (50.0,), 0, 0, weights),
+        "rows": slide_distributed.Run("rows", 100, 1.0, (48.5,), 300, 700, weights),
+        "dense": slide_distributed.Run("dense", 10, 1.0, (5.0,), 1000, 2000, weights),
     }
+    wider = {**runs, "rows": slide_distributed.Run("rows", 100, 1.0, (1.0,), 100, 200, weights)}
 
-    wider = {**runs, "rows": slide_distributed.Run("rows", 100, 1.0, (1.0,), 100, 200)}
+    found = slide_distributed.figures(runs, wider, plan)
 
-    found = slide_distributed.figures(runs, wider)
-
-    assert (found["times_fewer_bytes"], found["wider_times_fewer_bytes"]) == (30.0, 100.0)
+    assert (found["times_fewer_bytes"], found["wider"]["times_fewer_bytes"]) == (30.0, 100.0)
+    assert plan.course.batch == 256
+    assert found["times_fewer_bytes_at_one_pace"] == 10.0  # 50 pushed and 50 fetched, against 10
     assert found["points_behind_one_process"] == 1.5
     assert found["runs"]["rows"]["pushed_bytes_per_sample"] == 3
     assert found["met"] is False
