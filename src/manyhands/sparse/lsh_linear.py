@@ -198,6 +198,10 @@ class LSHLinear(Float32Only, nn.Module):
         """All weights were changed from outside: the tables are built anew at the next use."""
         self._neurons.forget()
 
+    def wait_for_refreshes(self) -> None:
+        """Training waits for refreshes from now on, as with `Refresh(beside=False)`: it repeats."""
+        self._neurons.wait_for_refreshes()
+
     def extra_repr(self) -> str:
         return (
             f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, "

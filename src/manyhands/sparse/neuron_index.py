@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -97,6 +98,11 @@ class NeuronIndex:
         index = self.current(weight)
         if index is not None and self._refresher is not None:
             self._refresher.count_steps(steps, index, weight)
+
+    def wait_for_refreshes(self) -> None:
+        """From now on training waits for a refresh, so that it repeats; the tables are dropped."""
+        self.forget()
+        self._refresh = replace(self._refresh, beside=False)
 
     def forget(self) -> None:
         """Drop the tables: the weights are others. Waits for a refresh that is under way."""

@@ -30,7 +30,8 @@ class Refresh:
     not stay together (None: never).
 
     A refresh runs beside training, on a thread of its own. With `beside=False` training waits for
-    it: slower, but a run with one thread then repeats exactly.
+    it: slower, but what is chosen then depends on the seeds alone. `mh.Synchronous`, whose runs
+    repeat, always waits.
     """
 
     first: int = 50

@@ -20,7 +20,7 @@ from manyhands.data.prefetch import Prefetcher, Request
 from manyhands.errors import ConfigError, ModelError, WorkerError, in_a_sentence
 from manyhands.optim.rules import Adam, Rule
 from manyhands.replica.shared_weights import refuse_lazy, trainable
-from manyhands.sparse import RowOptimizer, has_sparse_layers
+from manyhands.sparse import LSHLinear, RowOptimizer, has_sparse_layers
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
 from manyhands.strategies.shared_batch import (
@@ -68,6 +68,10 @@ class Synchronous(Strategy):
         return rule.sparse_refusal()
 
     def start(self, job: TrainingJob) -> Session:
+        for module in job.model.modules():
+            if isinstance(module, LSHLinear):
+                # A refresh beside the training would make no two runs alike.
+                module.wait_for_refreshes()
         if self.workers == 1:
             return SingleSession(job)
         return SharedBatchSession(job, self.workers)

@@ -122,3 +122,14 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     training = trainer(tmp_path, wide_net())
     with pytest.raises(mh.errors.TrainingDiverged, match="loss is nan at step"):
         training.fit(source, epochs=1)
+
+
+def test_synchronous_training_repeats_whenever_refreshes_fall_due(tmp_path: Path) -> None:
+    ends = []
+    for number in range(2):
+        model = wide_net()
+        model[2] = mh.sparse.LSHLinear(32, LABELS, refresh=mh.sparse.Refresh(first=1, growth=0.0))
+        model[2].load_state_dict(wide_net()[2].state_dict())
+        trainer(tmp_path / str(number), model, strategy=mh.Synchronous()).fit(topics(), epochs=3)
+        ends.append(model.state_dict())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
