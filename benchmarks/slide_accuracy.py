@@ -43,7 +43,7 @@ class Plan:
 
 
 QUICK = Plan(WideCourse(PACKAGES, train_samples=12_000, test_samples=1_000), epochs=4, seeds=1)
-FULL_PLAN = Plan(WideCourse(PACKAGES, test_samples=5_000), epochs=10, seeds=2)
+FULL_PLAN = Plan(WideCourse(PACKAGES, test_samples=5_000), epochs=8, seeds=2)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Run:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--epochs", type=int, help="default: 10, or 4 with --quick")
+    parser.add_argument("--epochs", type=int, help="default: 8, or 4 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 2, or 1 with --quick")
 
 
