@@ -2,7 +2,9 @@
 
 What it can train is a chain: a first layer over sparse or dense input, any number of dense layers,
 a ReLU behind each, then `LSHLinear` under one of the losses of `mh.sparse`. Everything else is left
-to autograd, which gives the same results: the fast path is faster, never different.
+to autograd, which gives the same results where a batch shares its active set (`share="batch"`).
+With `share="sample"` the fast path moves the weights after every sample, as SLIDE was published,
+and autograd after every batch: the fast path then wants a lower rate.
 """
 
 from __future__ import annotations
