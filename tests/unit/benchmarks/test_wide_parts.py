@@ -104,6 +104,12 @@ def test_phases_are_shares_of_the_time_and_of_what_the_machine_gives() -> None:
     assert (found["gigaflops_per_s"], found["share_of_arithmetic"]) == (0.5, 0.5)
 
 
+def test_a_ceiling_is_the_most_that_was_seen() -> None:
+    before, after = slide_speed.Ceilings(1.0, 20.0), slide_speed.Ceilings(2.0, 10.0)
+
+    assert before.or_more(after) == slide_speed.Ceilings(2.0, 20.0)
+
+
 def measured(ours: Curve, sampled: Curve, **rates: float) -> slide_speed.Measured:
     return slide_speed.Measured(
         course=slide_speed.QUICK[0].course,
