@@ -2,7 +2,8 @@
 
 The same net from the same first weights, the same number of epochs and the same falling rate; ours
 computes a small part of the labels in each batch, the full softmax all of them. The aim is to be
-within one point.
+within one point. How many of ours are found by the tables and how many drawn at random are the
+layer's defaults, or `--limit` and `--floor`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="default: 8, or 4 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 2, or 1 with --quick")
+    parser.add_argument("--limit", type=int, help="most neurons from the tables")
+    parser.add_argument("--floor", type=int, help="random ones fill a set up to this many")
 
 
 def falling(step: int, total_steps: int) -> float:
@@ -154,6 +157,8 @@ def draw(runs: list[Run]) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     plan = QUICK if options.quick else FULL_PLAN
     plan = replace(plan, epochs=options.epochs or plan.epochs, seeds=options.seeds or plan.seeds)
+    sampling = mh.sparse.Sampling(limit=options.limit, floor=options.floor)
+    plan = replace(plan, course=replace(plan.course, sampling=sampling))
     torch.set_num_threads(cores())
     torch.set_flush_denormal(True)
     runs = train_all(plan)
@@ -173,4 +178,5 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     behind = found["points_behind_full_softmax"]
     print(f"{behind['mean']:.2f} points behind the full softmax; aim: at most {AIM_POINTS:.0f}.")
     draw(runs)
-    return {"epochs": plan.epochs, **found}
+    used = sampling.resolved(plan.course.samples().labels, "batch")
+    return {"epochs": plan.epochs, "limit": used.limit, "floor": used.floor, **found}

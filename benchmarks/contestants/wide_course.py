@@ -50,6 +50,7 @@ class WideCourse:
     rate: float = 0.003
     seed: int = 0
     share: str = "batch"
+    sampling: mh.sparse.Sampling | None = None
 
     def samples(self) -> WideSet:
         """Takes a while: half a minute for the whole synthetic set."""
@@ -64,7 +65,13 @@ class WideCourse:
         return nn.Sequential(
             mh.sparse.SparseLinear(samples.features, HIDDEN),
             nn.ReLU(),
-            mh.sparse.LSHLinear(HIDDEN, samples.labels, share=self.share, seed=self.seed),
+            mh.sparse.LSHLinear(
+                HIDDEN,
+                samples.labels,
+                share=self.share,
+                sampling=self.sampling,
+                seed=self.seed,
+            ),
         )
 
 

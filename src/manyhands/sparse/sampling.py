@@ -48,9 +48,11 @@ class Sampling:
         """With numbers instead of None, for a layer of so many neurons.
 
         The numbers for None leave at least three quarters of a small layer out: computing more
-        would cost as much as computing all.
+        would cost as much as computing all. Most of an active set is drawn at random: beyond a few
+        hundred, more neurons that were found make a net worse at labels that are alike.
         """
-        limit, floor = (min(most, neurons // 8) for most in _DEFAULTS[share])
+        limit, floor = _DEFAULTS[share]
+        limit, floor = min(limit, neurons // 16), min(floor, neurons // 4)
         return replace(
             self,
             limit=min(limit if self.limit is None else self.limit, neurons),
@@ -59,7 +61,7 @@ class Sampling:
 
 
 # The most from the tables and the floor, by who shares an active set.
-_DEFAULTS = {"batch": (2000, 2500), "sample": (500, 600)}
+_DEFAULTS = {"batch": (500, 4000), "sample": (500, 600)}
 
 
 def _is_whole(value: object, *, least: int) -> bool:
