@@ -14,6 +14,7 @@ from manyhands.errors import ProtocolError
 from manyhands.messages import (
     HEADER_BYTES,
     MAX_HELLO_BYTES,
+    PROTOCOL_VERSION,
     Encoding,
     Flag,
     Header,
@@ -90,10 +91,11 @@ def test_a_changed_byte_is_refused_or_is_another_header(
         assert read.pack() == bytes(packed) or math.isnan(read.rate)
 
 
-@given(st.integers(0, 2**16 - 1).filter(lambda version: version != 2))
+@given(st.integers(0, 2**16 - 1).filter(lambda version: version != PROTOCOL_VERSION))
 def test_another_version_is_named_beside_ours(version: int) -> None:
     packed = Header(kind=Kind.HELLO, version=version).pack()
-    with pytest.raises(ProtocolError, match=rf"version {version} and this side version 2:") as told:
+    both = f"version {version} and this side version {PROTOCOL_VERSION}:"
+    with pytest.raises(ProtocolError, match=both) as told:
         Header.unpack(packed)
     assert told.value.refusal is Refusal.VERSION
 

@@ -136,6 +136,7 @@ def test_closing_waits_for_a_fetch_under_way_and_wakes_a_waiting_consumer() -> N
     wait_until(lambda: len(prefetch_threads()) == 1)
     closer = threading.Thread(target=prefetcher.close)
     closer.start()
+    wait_until(lambda: prefetcher._closed)
     source.gate.set()
     for thread in (closer, consumer):
         thread.join(DEADLINE_S)

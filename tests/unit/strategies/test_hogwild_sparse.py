@@ -91,7 +91,7 @@ class _Assassin(mh.Callback):
 
     def on_epoch_end(self, view: mh.RunView) -> None:
         if view.epoch == 0:
-            (worker,) = workers_of(os.getpid())
+            worker = max(workers_of(os.getpid()), key=lambda process: process.create_time())
             self.killed = worker.pid
             worker.send_signal(signal.SIGKILL)
 
