@@ -6,7 +6,6 @@ the full softmax and a sampled softmax with shared uniform negatives, both writt
 train in turns; P@1 is taken between turns, outside the clock. Then where the time goes, and how
 much of the memory's bandwidth and of the processor's arithmetic that uses. The bytes are those of
 the rows that are read and written, also where a cache has them: more than memory gives is possible.
-Active sets are mostly neurons that the tables find; the layer's own default takes fewer of those.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ OURS = "lsh"
 TITLES = {OURS: "LSHLinear", FULL: "full softmax", SAMPLED: "sampled softmax"}
 SHARES = ("batch", "sample")
 AIM_FASTER, AIM_BANDWIDTH = 20.0, 0.5
-FOUND = mh.sparse.Sampling(limit=2000, floor=2500)  # mostly neurons that the tables find
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,14 @@ class Plan:
 
 QUICK = (
     Plan(
-        WideCourse(SYNTHETIC, scale=0.05, test_samples=500, rate=0.005, sampling=FOUND),
+        WideCourse(SYNTHETIC, scale=0.05, test_samples=500, rate=0.005),
         rounds=2,
         turn_s={OURS: 1.0, FULL: 1.0, SAMPLED: 1.0},
         phases_s=0.5,
         lap_samples=5_120,
     ),
     Plan(
-        WideCourse(PACKAGES, train_samples=12_000, test_samples=500, sampling=FOUND),
+        WideCourse(PACKAGES, train_samples=12_000, test_samples=500),
         rounds=2,
         turn_s={OURS: 1.0, FULL: 1.0, SAMPLED: 1.0},
         phases_s=0.5,
@@ -62,14 +60,14 @@ QUICK = (
 )
 COMPLETE = (
     Plan(
-        WideCourse(SYNTHETIC, test_samples=1_500, rate=0.005, sampling=FOUND),
+        WideCourse(SYNTHETIC, test_samples=1_500, rate=0.005),
         rounds=6,
         turn_s={OURS: 10.0, FULL: 5.0, SAMPLED: 10.0},
         phases_s=6.0,
         lap_samples=25_600,
     ),
     Plan(
-        WideCourse(PACKAGES, test_samples=4_000, sampling=FOUND),
+        WideCourse(PACKAGES, test_samples=4_000),
         rounds=6,
         turn_s={OURS: 3.0, FULL: 4.0, SAMPLED: 4.0},
         phases_s=4.0,
@@ -135,15 +133,10 @@ def measure(plan: Plan) -> Measured:
         rounds = race(racers, plan.turn_s, rounds=plan.rounds)
     curves = {name: racer.curve for name, racer in racers.items()}
     phases = {
-        share: measure_phases(_sharing(course, share), samples, plan.phases_s) for share in SHARES
+        share: measure_phases(replace(course, share=share), samples, plan.phases_s)
+        for share in SHARES
     }
     return Measured(course, rounds, curves, phases)
-
-
-def _sharing(course: WideCourse, share: str) -> WideCourse:
-    """The course with sets of this kind, of the usual size where each sample has its own."""
-    sampling = course.sampling if share == "batch" else None
-    return replace(course, share=share, sampling=sampling)
 
 
 def measure_phases(course: WideCourse, samples: WideSet, seconds: float) -> Phases:
