@@ -21,7 +21,7 @@ from manyhands.errors import ConfigError
 
 @dataclass(frozen=True)
 class Refresh:
-    """When to hash neurons again (SLIDE, section 4.2).
+    """When to hash neurons again (SLIDE, section 3).
 
     The first refresh comes after `first` steps, and refresh i + 1 comes `first * e^(growth * i)`
     steps after refresh i: weights move fast at first and slowly later. It hashes only neurons whose
