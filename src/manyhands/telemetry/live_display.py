@@ -26,6 +26,7 @@ from manyhands.telemetry.events import (
     WorkerLost,
 )
 from manyhands.telemetry.time_left import TimeLeft
+from manyhands.telemetry.unbroken import unbroken
 
 _WIDEST_BAR = 30
 _NARROWEST_BAR = 5
@@ -75,7 +76,8 @@ class LiveDisplay:
 
     def close(self) -> None:
         """Erase the moving lines and give the terminal back. More than once does no harm."""
-        self._live.stop()
+        with unbroken():
+            self._live.stop()
         atexit.unregister(self._live.stop)
 
     def _move(self, event: Progress) -> None:
@@ -99,17 +101,19 @@ class LiveDisplay:
         return f"{wording.duration(seconds)} left" if seconds else ""
 
     def _refresh(self) -> None:
-        if not self._live.is_started:
-            atexit.register(self._live.stop)
-            self._live.start()
-            # Rich hides the cursor; shown, it needs no restoring even after kill -9.
-            self._console.show_cursor(True)
-        self._live.refresh()
+        with unbroken():
+            if not self._live.is_started:
+                atexit.register(self._live.stop)
+                self._live.start()
+                # Rich hides the cursor; shown, it needs no restoring even after kill -9.
+                self._console.show_cursor(True)
+            self._live.refresh()
 
     def _print(self, text: str, style: str = "") -> None:
         encoding = self._console.encoding
         known = wording.harmless(text).encode(encoding, "replace").decode(encoding)
-        self._console.print(Text(known, style=style), soft_wrap=True)
+        with unbroken():
+            self._console.print(Text(known, style=style), soft_wrap=True)
 
 
 class _MovingLines:

@@ -35,6 +35,10 @@ class Terminal:
         self.output = ""
         self._ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        # What a terminal throws away on Ctrl-C, before anybody saw it, no program can mend.
+        settings = termios.tcgetattr(theirs)
+        settings[3] |= termios.NOFLSH
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _TAKE_TERMINAL + DISPLAY_ONLY + program],
             stdin=theirs,
@@ -76,7 +80,7 @@ class Terminal:
     @property
     def screen(self) -> list[str]:
         """The lines that a person sees, by the few codes that the display uses."""
-        return _Screen(self.columns).show(self.output)
+        return Screen(self.columns).show(self.output)
 
     @property
     def cursor_hidden(self) -> bool:
@@ -93,7 +97,7 @@ class Terminal:
         return bool(data)
 
 
-class _Screen:
+class Screen:
     def __init__(self, columns: int) -> None:
         self._columns = columns
         self._lines: list[list[str]] = [[]]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import math
+import signal
+import sys
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 from run_events import cluster, epoch_ended, progress, started
-from terminal import Terminal
+from terminal import Screen, Terminal
 
 from manyhands.telemetry.cluster_wording import line, size
-from manyhands.telemetry.events import Event, ReplicaJoined, ReplicaLost
+from manyhands.telemetry.events import Event, ReplicaJoined, ReplicaLost, RunEnded
+from manyhands.telemetry.live_display import LiveDisplay
 from manyhands.telemetry.plain_lines import PlainLines
 
 FULL = (
@@ -158,3 +162,40 @@ def test_both_lines_fit_any_terminal_and_leave_nothing_behind(columns: int, bott
         after = "".join(terminal.screen).replace(" ", "").partition("waiting")[2]
         assert after == "replica2(process9)joinedinterruptedafter2epochsand1:03"
         assert not terminal.cursor_hidden
+
+
+def interrupted_at(call: int) -> tuple[list[str], bool]:
+    """The screen after Ctrl-C at the `call`-th call while drawing, and whether there was one."""
+    stream, calls = io.StringIO(), 0
+    display = LiveDisplay(stream)
+
+    def press_ctrl_c(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+
+    display.handle(cluster())
+    display.handle(progress(2, 500))
+    before = sys.gettrace()
+    sys.settrace(press_ctrl_c)
+    try:
+        display.handle(progress(2, 600))
+        display.handle(ReplicaJoined(replica=2, pid=9))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    display.handle(RunEnded(reason="interrupted", epochs_done=2, seconds=63.0))
+    shown = Screen(80).show(stream.getvalue().replace("\n", "\r\n"))
+    return [line for line in shown if line], calls >= call
+
+
+def test_ctrl_c_in_the_middle_of_a_drawing_leaves_nothing_behind() -> None:
+    call, pressed = 1, True
+    while pressed:
+        screen, pressed = interrupted_at(call)
+        assert screen[-1] == "interrupted after 2 epochs and 1:03"
+        assert screen[:-1] in ([], ["replica 2 (process 9) joined"]), f"pressed at call {call}"
+        call += 17
+    assert call > 500, "the drawing was not traced"
