@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.harness.native_program import Unavailable
-from manyhands.parameter_server.catalogue import live, records_of
-from manyhands.parameter_server.chunk_snapshot import SnapshotHeader
-from manyhands.parameter_server.record_reader import RecordReader
-from manyhands.parameter_server.segment_file import Cut, force_to_disk, read_segment
-from manyhands.parameter_server.store import SEGMENT_BYTES, Store, segment_names
+from manyhands.parameter_server.store.catalogue import live, records_of
+from manyhands.parameter_server.store.chunk_snapshot import SnapshotHeader
+from manyhands.parameter_server.store.folder import SEGMENT_BYTES, Store, segment_names
+from manyhands.parameter_server.store.record_reader import RecordReader
+from manyhands.parameter_server.store.segment_file import Cut, force_to_disk, read_segment
 
 Round = Mapping[int, bytes]  # snapshots by the number of their chunk
 

@@ -20,13 +20,13 @@ from benchmarks.harness.rounds import Measure, Rounds, alternate
 from manyhands import optim
 from manyhands.launch.local import close_all, start_role
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, pack
 from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.restoring import StoredModel, read_flat
 from manyhands.parameter_server.server import ServerSettings
 from manyhands.parameter_server.server_task import ParameterServerTask
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
-from manyhands.parameter_server.store import SEGMENT_BYTES, Store, cut_of
+from manyhands.parameter_server.store.chunk_snapshot import SnapshotHeader, pack
+from manyhands.parameter_server.store.folder import SEGMENT_BYTES, Store, cut_of
+from manyhands.parameter_server.store.restoring import StoredModel, read_flat
 
 RULE = rule_spec(optim.SGD(lr=0.1))
 SIDE = 4096  # of a square parameter: 64 MB

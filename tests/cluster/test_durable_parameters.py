@@ -15,10 +15,10 @@ from manyhands import optim
 from manyhands.errors import CheckpointError
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.persistence import WriteBack
-from manyhands.parameter_server.restoring import StoredModel, read_flat
 from manyhands.parameter_server.server_task import Stop
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap
-from manyhands.parameter_server.store import next_era, segment_names
+from manyhands.parameter_server.store.folder import next_era, segment_names
+from manyhands.parameter_server.store.restoring import StoredModel, read_flat
 from tests.cluster.conftest import wait_until
 from tests.cluster.servers import Fleet, fleet
 

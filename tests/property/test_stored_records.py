@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.parameter_server.catalogue import live, records_of, tidying
-from manyhands.parameter_server.segment_file import Cut, Record, Segment
+from manyhands.parameter_server.store.catalogue import live, records_of, tidying
+from manyhands.parameter_server.store.segment_file import Cut, Record, Segment
 
 ROWS = 4
 CUTS = {  # an era's way to cut the one parameter

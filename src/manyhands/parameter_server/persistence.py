@@ -29,11 +29,11 @@ import numpy.typing as npt
 
 from manyhands.errors import ConfigError, in_a_sentence
 from manyhands.optim.native import RuleSpec
-from manyhands.parameter_server.chunk_snapshot import read_header
-from manyhands.parameter_server.restoring import read_snapshots
-from manyhands.parameter_server.segment_file import Cut, SegmentWriter
 from manyhands.parameter_server.shard_map import ShardMap
-from manyhands.parameter_server.store import SEGMENT_BYTES, Store, cut_of
+from manyhands.parameter_server.store.chunk_snapshot import read_header
+from manyhands.parameter_server.store.folder import SEGMENT_BYTES, Store, cut_of
+from manyhands.parameter_server.store.restoring import read_snapshots
+from manyhands.parameter_server.store.segment_file import Cut, SegmentWriter
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from manyhands.controller.registry_address import in_run, open_registry
 from manyhands.errors import CheckpointError, RegistryUnavailable
 from manyhands.optim.native import rule_spec
 from manyhands.parameter_server.persistence import WriteBack
-from manyhands.parameter_server.restoring import CHANNELS_LAST, StoredModel, read_flat
-from manyhands.parameter_server.store import discard, next_era
+from manyhands.parameter_server.store.folder import discard, next_era
+from manyhands.parameter_server.store.restoring import CHANNELS_LAST, StoredModel, read_flat
 from manyhands.strategies.downpour_plan import DownpourPlan
 
 _STORE = "store"

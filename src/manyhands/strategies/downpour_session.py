@@ -18,7 +18,7 @@ import torch
 from manyhands.data.source import epoch_order
 from manyhands.errors import ServerUnavailable, TrainingDiverged
 from manyhands.optim.rules import Rule
-from manyhands.parameter_server.restoring import StoredModel
+from manyhands.parameter_server.store.restoring import StoredModel
 from manyhands.strategies import update_counts
 from manyhands.strategies.cluster import Cluster
 from manyhands.strategies.cluster_files import ClusterFiles

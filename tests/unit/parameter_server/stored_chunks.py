@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from manyhands import optim
 from manyhands.optim.native import RuleSpec, rule_spec
-from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, pack, read_header
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map
-from manyhands.parameter_server.store import Store, cut_of
+from manyhands.parameter_server.store.chunk_snapshot import SnapshotHeader, pack, read_header
+from manyhands.parameter_server.store.folder import Store, cut_of
 
 PARAMETERS = (
     ParameterSpec("large", (60, 50)),  # several chunks

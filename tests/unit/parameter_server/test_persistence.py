@@ -13,9 +13,9 @@ import pytest
 
 from manyhands.errors import CheckpointError, ConfigError
 from manyhands.parameter_server.persistence import Persistence, WriteBack
-from manyhands.parameter_server.restoring import read_flat
 from manyhands.parameter_server.shard_map import ParameterSpec
-from manyhands.parameter_server.store import segment_names
+from manyhands.parameter_server.store.folder import segment_names
+from manyhands.parameter_server.store.restoring import read_flat
 from tests.small_disk import fill_up, small_disk
 from tests.unit.parameter_server.stored_chunks import HeldChunks, rules_of, small_map
 

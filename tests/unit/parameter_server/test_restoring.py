@@ -11,11 +11,11 @@ import pytest
 from manyhands import optim
 from manyhands.errors import CheckpointError
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.chunk_snapshot import read_header
-from manyhands.parameter_server.restoring import CHANNELS_LAST, read_flat, read_snapshots
-from manyhands.parameter_server.segment_file import read_segment
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap
-from manyhands.parameter_server.store import Store, segment_names
+from manyhands.parameter_server.store.chunk_snapshot import read_header
+from manyhands.parameter_server.store.folder import Store, segment_names
+from manyhands.parameter_server.store.restoring import CHANNELS_LAST, read_flat, read_snapshots
+from manyhands.parameter_server.store.segment_file import read_segment
 from tests.unit.parameter_server.stored_chunks import (
     PARAMETERS,
     HeldChunks,

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from manyhands.errors import CheckpointError
-from manyhands.parameter_server.segment_file import (
+from manyhands.parameter_server.store.folder import cut_of
+from manyhands.parameter_server.store.segment_file import (
     PARTIAL,
     Segment,
     SegmentWriter,
     read_segment,
     remove_abandoned,
 )
-from manyhands.parameter_server.store import cut_of
 from tests.unit.parameter_server.stored_chunks import HeldChunks, rules_of, small_map
 
 
@@ -92,7 +92,7 @@ def test_a_snapshot_of_another_size_is_not_taken(tmp_path: Path) -> None:
 KILLED_WRITER = """
 import sys, time
 from pathlib import Path
-from manyhands.parameter_server.segment_file import SegmentWriter
+from manyhands.parameter_server.store.segment_file import SegmentWriter
 writer = SegmentWriter(Path(sys.argv[1]) / "000001-bb-00000001.segment", era=1, order="")
 print("writing", flush=True)
 time.sleep(600)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.parameter_server import store as store_module
 from manyhands.parameter_server.shard_map import ParameterSpec
-from manyhands.parameter_server.store import Store, cut_of, discard, next_era, segment_names
+from manyhands.parameter_server.store import folder as store_module
+from manyhands.parameter_server.store.folder import Store, cut_of, discard, next_era, segment_names
 from tests.unit.parameter_server.stored_chunks import HeldChunks, rules_of, small_map, write_all
 
 

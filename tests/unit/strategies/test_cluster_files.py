@@ -13,8 +13,8 @@ import manyhands as mh
 from manyhands.data import as_source
 from manyhands.optim.native import rule_spec
 from manyhands.optim.schedules import Constant
-from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, pack
-from manyhands.parameter_server.store import Store, cut_of
+from manyhands.parameter_server.store.chunk_snapshot import SnapshotHeader, pack
+from manyhands.parameter_server.store.folder import Store, cut_of
 from manyhands.replica.steps import LossStep
 from manyhands.strategies.cluster_files import ClusterFiles
 from manyhands.strategies.downpour_plan import DownpourPlan

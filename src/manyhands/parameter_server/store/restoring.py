@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from manyhands.errors import CheckpointError
 from manyhands.optim.native import RuleSpec
-from manyhands.parameter_server.catalogue import Found, live, records_of
-from manyhands.parameter_server.chunk_snapshot import (
+from manyhands.parameter_server.shard_map import Chunk, ShardMap
+from manyhands.parameter_server.store.catalogue import Found, live, records_of
+from manyhands.parameter_server.store.chunk_snapshot import (
     HEADER_BYTES,
     SnapshotHeader,
     pack,
     read_header,
 )
-from manyhands.parameter_server.record_reader import DamagedRecord, Floats, RecordReader
-from manyhands.parameter_server.segment_file import Cut, Segment, read_segment
-from manyhands.parameter_server.shard_map import Chunk, ShardMap
-from manyhands.parameter_server.store import cut_of, segment_names
+from manyhands.parameter_server.store.folder import cut_of, segment_names
+from manyhands.parameter_server.store.record_reader import DamagedRecord, Floats, RecordReader
+from manyhands.parameter_server.store.segment_file import Cut, Segment, read_segment
 
 Integers = npt.NDArray[np.int64]
 CHANNELS_LAST = "channels_last"

@@ -25,7 +25,7 @@ from typing import Any
 
 from manyhands import kernels
 from manyhands.errors import CheckpointError
-from manyhands.parameter_server.chunk_snapshot import SnapshotHeader, read_header
+from manyhands.parameter_server.store.chunk_snapshot import SnapshotHeader, read_header
 
 SUFFIX = ".segment"
 PARTIAL = ".partial"

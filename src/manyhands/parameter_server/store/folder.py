@@ -16,8 +16,9 @@ from pathlib import Path
 
 from manyhands.errors import CheckpointError
 from manyhands.optim.native import RuleSpec
-from manyhands.parameter_server.catalogue import Position, live, records_of, tidying
-from manyhands.parameter_server.segment_file import (
+from manyhands.parameter_server.shard_map import Chunk, ShardMap
+from manyhands.parameter_server.store.catalogue import Position, live, records_of, tidying
+from manyhands.parameter_server.store.segment_file import (
     PARTIAL,
     SUFFIX,
     Cut,
@@ -26,7 +27,6 @@ from manyhands.parameter_server.segment_file import (
     read_segment,
     remove_abandoned,
 )
-from manyhands.parameter_server.shard_map import Chunk, ShardMap
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhands.errors import CheckpointError
-from manyhands.parameter_server.catalogue import Found
-from manyhands.parameter_server.chunk_snapshot import HEADER_BYTES, SnapshotHeader, read_header
-from manyhands.parameter_server.segment_file import checksum
+from manyhands.parameter_server.store.catalogue import Found
+from manyhands.parameter_server.store.chunk_snapshot import (
+    HEADER_BYTES,
+    SnapshotHeader,
+    read_header,
+)
+from manyhands.parameter_server.store.segment_file import checksum
 
 Floats = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.parameter_server.segment_file import Cut, Record, Segment
+from manyhands.parameter_server.store.segment_file import Cut, Record, Segment
 
 Position = tuple[int, int, int]  # era, lease, version
 

@@ -1,0 +1,1 @@
+"""Parameters in files: segments written once, and what finds the newest record of each chunk."""
