@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,34 @@ from manyhands.data.source import Batch, Indices, Source
 from manyhands.errors import ConfigError, DataError
 
 
-class Subset(Source):
+class _View(Source):
+    """What a view leaves to the source behind it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def sliceable(self) -> bool:
+        return self._source.sliceable
+
+    @property
+    def seeded(self) -> bool:
+        return self._source.seeded
+
+    def tensors(self) -> list[torch.Tensor]:
+        return self._source.tensors()
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Self:
+        moved = copy.copy(self)
+        moved._source = self._source.with_tensors(tensors)
+        return moved
+
+
+class Subset(_View):
     """Some of a source's samples, renumbered from 0."""
 
     def __init__(self, source: Source, indices: npt.ArrayLike) -> None:
-        self._source = source
+        super().__init__(source)
         self._indices = _checked_indices(indices, samples=len(source))
 
     def __len__(self) -> int:
@@ -28,24 +51,8 @@ class Subset(Source):
     def fetch(self, indices: Indices, *, seed: int) -> Batch:
         return self._source.fetch(self._indices[indices], seed=seed)
 
-    @property
-    def sliceable(self) -> bool:
-        return self._source.sliceable
 
-    @property
-    def seeded(self) -> bool:
-        return self._source.seeded
-
-    def tensors(self) -> list[torch.Tensor]:
-        return self._source.tensors()
-
-    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Subset:
-        moved = copy.copy(self)
-        moved._source = self._source.with_tensors(tensors)
-        return moved
-
-
-class Augmented(Source):
+class Augmented(_View):
     """A source's images, changed at random; the seed of a fetch decides how."""
 
     def __init__(self, source: Source, augment: Augment) -> None:
@@ -53,7 +60,7 @@ class Augmented(Source):
             raise ConfigError(f"augmented() was given {augment!r}: expected a manyhands Augment.")
         # One fetch now, so that data that can't be augmented is refused before training starts.
         _check_images(source.fetch(np.zeros(1, dtype=np.int64), seed=0))
-        self._source = source
+        super().__init__(source)
         self._augment = augment
 
     def __len__(self) -> int:
@@ -62,22 +69,6 @@ class Augmented(Source):
     def fetch(self, indices: Indices, *, seed: int) -> tuple[Any, ...]:
         images, *rest = self._source.fetch(indices, seed=seed)
         return (self._augment.apply(images, seed=seed), *rest)
-
-    @property
-    def sliceable(self) -> bool:
-        return self._source.sliceable
-
-    @property
-    def seeded(self) -> bool:
-        return self._source.seeded
-
-    def tensors(self) -> list[torch.Tensor]:
-        return self._source.tensors()
-
-    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Augmented:
-        moved = copy.copy(self)
-        moved._source = self._source.with_tensors(tensors)
-        return moved
 
 
 def split(source: Source, fraction: float, *, seed: int = 0) -> tuple[Source, Source]:
