@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
+# One thread to a process, here and in the programs that tests start: files are tested beside each
+# other, and threads of products this small do little but wait for one another, each at full speed.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
 import pytest
 import torch
 from torch import nn
 
 import manyhands as mh
+
+# A busy machine may take any time over an example, and what fails today fails tomorrow as well.
+# `--hypothesis-profile=explore` looks for examples that nobody has seen.
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("repeatable")
 
 # Tests press Ctrl-C in processes of their own; a shell that started us in the background has made
 # every child deaf to it.
