@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyhands import data, errors, optim, sparse
     from manyhands.callbacks import Callback, EarlyStopping, RunView
-    from manyhands.strategies import EMA, Downpour, FaultPlan, Hogwild, Strategy, Synchronous
+    from manyhands.strategies.downpour import Downpour
+    from manyhands.strategies.faults import FaultPlan
+    from manyhands.strategies.hogwild import Hogwild
+    from manyhands.strategies.strategy import EMA, Strategy
+    from manyhands.strategies.synchronous import Synchronous
     from manyhands.trainer import Result, Trainer
 
 __all__ = [
@@ -35,7 +39,11 @@ __all__ = [
 
 _HOMES = {
     "callbacks": ("Callback", "EarlyStopping", "RunView"),
-    "strategies": ("EMA", "Downpour", "FaultPlan", "Hogwild", "Strategy", "Synchronous"),
+    "strategies.downpour": ("Downpour",),
+    "strategies.faults": ("FaultPlan",),
+    "strategies.hogwild": ("Hogwild",),
+    "strategies.strategy": ("EMA", "Strategy"),
+    "strategies.synchronous": ("Synchronous",),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -16,8 +16,7 @@ from torch import nn
 from manyhands.callbacks import EarlyStopping
 from manyhands.metrics import MetricChoice, name_of
 from manyhands.optim.schedules import Schedule
-from manyhands.strategies import Strategy
-from manyhands.strategies.strategy import TrainingJob
+from manyhands.strategies.strategy import Strategy, TrainingJob
 
 
 def describe(

@@ -27,8 +27,8 @@ from manyhands.run.checkpoint import Restored
 from manyhands.run.config_file import read_config
 from manyhands.run.directory import RunDirectory
 from manyhands.sparse import LSHSigmoidLoss, LSHSoftmaxLoss
-from manyhands.strategies import EMA, Strategy, Synchronous
-from manyhands.strategies.strategy import TrainingJob
+from manyhands.strategies.strategy import EMA, Strategy, TrainingJob
+from manyhands.strategies.synchronous import Synchronous
 from manyhands.telemetry.curves import CurvePicture
 from manyhands.telemetry.event_log import EventLog
 from manyhands.telemetry.events import Event, Note, Sink

@@ -10,7 +10,7 @@ from manyhands.cli.failures import Debug, one_line_errors
 from manyhands.cli.setting_lines import setting_lines
 
 if TYPE_CHECKING:
-    from manyhands.strategies import Strategy
+    from manyhands.strategies.strategy import Strategy
 
 
 @one_line_errors
@@ -24,7 +24,7 @@ def strategies(debug: Debug = False) -> None:
     Example:
       manyhands strategies
     """
-    from manyhands.strategies import STRATEGIES
+    from manyhands.strategies.catalogue import STRATEGIES
 
     typer.echo("\n\n".join(_described(name, kind) for name, kind in STRATEGIES.items()))
 

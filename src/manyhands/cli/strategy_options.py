@@ -17,7 +17,8 @@ from manyhands.errors import ConfigError
 from manyhands.recipes.conversion import is_convertible, plain
 from manyhands.recipes.nearest import did_you_mean, listed
 from manyhands.recipes.settings import Setting, converted, parse_pairs, split_annotation
-from manyhands.strategies import STRATEGIES, Strategy
+from manyhands.strategies.catalogue import STRATEGIES
+from manyhands.strategies.strategy import Strategy
 
 FLAG = "--strategy-set"
 

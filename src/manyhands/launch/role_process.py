@@ -6,6 +6,7 @@ being and that it must not outlive its driver.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -135,10 +136,13 @@ def main(name: str, fds: str, sizes: str) -> None:
     channel_fd, *arena_fds = map(int, fds.split(","))
     prepare_process(name)
     channel = Inbox(channel_fd)
+    gc.disable()  # imports make a million objects and no garbage
     try:
         data = channel.recv_bytes()
         task = unpickled(data, arena_fds, [int(size) for size in sizes.split(",") if size])
         prepare_torch()
+        gc.freeze()
+        gc.enable()
         channel.watch()
         task.run(channel)
         _end()

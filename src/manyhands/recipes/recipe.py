@@ -18,7 +18,7 @@ from manyhands.metrics import MetricChoice
 from manyhands.optim.rules import Rule
 from manyhands.optim.schedules import RateFactor
 from manyhands.replica.steps import LossFunction, StepFunction
-from manyhands.strategies import EMA
+from manyhands.strategies.strategy import EMA
 
 
 @dataclass(frozen=True, kw_only=True)

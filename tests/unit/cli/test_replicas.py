@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from manyhands.run.config_file import write_config
-from manyhands.strategies import STRATEGIES, Synchronous
+from manyhands.strategies.catalogue import STRATEGIES
 from manyhands.strategies.strategy import EpochSummary, Session, TrainingJob
-from manyhands.strategies.synchronous import SingleSession
+from manyhands.strategies.synchronous import SingleSession, Synchronous
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Here = Callable[..., Any]

@@ -18,7 +18,9 @@ from manyhands.cli.strategy_options import (
 )
 from manyhands.errors import ConfigError
 from manyhands.run.config_file import read_config
-from manyhands.strategies import STRATEGIES, Hogwild, Synchronous
+from manyhands.strategies.catalogue import STRATEGIES
+from manyhands.strategies.hogwild import Hogwild
+from manyhands.strategies.synchronous import Synchronous
 
 Here = Callable[..., Any]
 
