@@ -250,9 +250,8 @@ def test_a_client_that_does_not_read_its_answers_is_no_longer_read_from():
             with pytest.raises(TimeoutError):  # 0.4 TB of answers were asked for
                 deaf.sendall(pulls)
             other.servers[0].push(running.flat(1), rate=1.0, steps=1)
-            report = running.report()
-            assert report.blocked_replies > 0
-            assert report.resident_bytes - before < 64 << 20
+            running.wait_for(lambda r: r.blocked_replies > 0, what="an answer is not taken")
+            assert running.report().resident_bytes - before < 64 << 20
         running.wait_for(lambda r: r.connections == 1, what="the deaf one is gone")
 
 

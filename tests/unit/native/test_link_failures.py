@@ -222,6 +222,13 @@ def silent_server() -> FakeServer:
     return server
 
 
+def wait_for_a_call(server: FakeServer) -> None:
+    deadline = time.monotonic() + 30
+    while not server.frames:
+        assert time.monotonic() < deadline, "nobody calls"
+        time.sleep(0.001)
+
+
 def test_a_silent_server_is_given_up_after_the_timeout() -> None:
     with silent_server() as server:
         link = link_to(server, timeout_s=0.05)
@@ -240,13 +247,13 @@ def test_a_slow_server_is_borne_while_something_moves() -> None:
     def serve(sock: socket.socket) -> None:
         for frame in server.requests(sock):
             content = server.reply_to(frame).pack()
-            for first in range(0, len(content), 32):
+            for first in range(0, len(content), 8):
                 time.sleep(0.05)
-                sock.sendall(content[first : first + 32])
+                sock.sendall(content[first : first + 8])
 
     server.serve = serve
     with server:
-        link = link_to(server, timeout_s=0.6)  # the call takes longer
+        link = link_to(server, timeout_s=1.5)  # the call takes longer
         np.testing.assert_array_equal(pull(link), np.repeat(np.arange(4.0), 16))
         link.close()
 
@@ -254,11 +261,16 @@ def test_a_slow_server_is_borne_while_something_moves() -> None:
 def test_ctrl_c_ends_a_call() -> None:
     with silent_server() as server:
         link = link_to(server, timeout_s=60.0)
-        interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        interrupt.start()
+
+        def press() -> None:
+            wait_for_a_call(server)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        pressing = threading.Thread(target=press)
+        pressing.start()
         with pytest.raises(KeyboardInterrupt):
             pull(link)
-        interrupt.join()
+        pressing.join()
         with pytest.raises(ConnectionError):
             pull(link)
         link.close()
@@ -277,9 +289,7 @@ def test_closing_ends_a_call_in_another_thread() -> None:
 
         thread = threading.Thread(target=call)
         thread.start()
-        deadline = time.monotonic() + 10
-        while not server.frames and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_for_a_call(server)
         with pytest.raises(RuntimeError, match="Another thread"):
             pull(link)
         link.close()

@@ -135,7 +135,7 @@ def test_a_controller_that_has_placed_nothing_yet_is_waited_for(controller, rout
 def test_waiting_for_the_first_placement_ends(controller, routes):
     controller.announce(Placement(-1, {}, {}))
     with pytest.raises(ServerUnavailable, match="has placed nothing yet"):
-        start(routes, within_s=0.2)
+        start(routes, within_s=2.0)
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(ServerUnavailable):

@@ -89,7 +89,7 @@ def test_a_kill_waits_for_its_push_and_is_announced(sleepers: Sleepers) -> None:
 
 
 def test_a_pause_ends_by_itself(sleepers: Sleepers) -> None:
-    running, told = injector(mh.FaultPlan().pause("replica/0", for_s=0.5), sleepers)
+    running, told = injector(mh.FaultPlan().pause("replica/0", for_s=3.0), sleepers)
     wait_until(lambda: sleepers.is_stopped("replica/0"))
     wait_until(lambda: len(told) == 2)
     assert not sleepers.is_stopped("replica/0")
