@@ -91,7 +91,7 @@ def test_kill_9_of_the_driver_leaves_no_worker_and_the_run_resumes(script, tmp_p
     assert len(workers) == 2
     driver.kill()
     driver.communicate()
-    wait_until(lambda: gone(workers), what="workers ended after their driver", deadline_s=10)
+    wait_until(lambda: gone(workers), what="workers ended after their driver")
     before = epochs_done(run)
     again = start(script, str(run), str(before + 2))
     output, _ = again.communicate(timeout=90)
@@ -105,8 +105,8 @@ def test_ctrl_c_while_workers_start_prints_no_traceback_of_theirs(script, tmp_pa
     wait_until(lambda: len(workers_of(driver.pid)) == 2, what="workers started")
     workers = workers_of(driver.pid)
     os.killpg(driver.pid, signal.SIGINT)
-    output, _ = driver.communicate(timeout=30)
-    wait_until(lambda: gone(workers), what="workers ended after Ctrl-C", deadline_s=10)
+    output, _ = driver.communicate(timeout=90)
+    wait_until(lambda: gone(workers), what="workers ended after Ctrl-C")
     assert "BrokenPipe" not in output
     assert output.count("Traceback") == 1  # the driver's own KeyboardInterrupt
 
@@ -119,9 +119,9 @@ def test_ctrl_c_ends_everything(script, tmp_path, times):
     workers = workers_of(driver.pid)
     for _ in range(times):
         os.killpg(driver.pid, signal.SIGINT)
-    output, _ = driver.communicate(timeout=30)
+    output, _ = driver.communicate(timeout=90)
     assert driver.returncode != 0
-    wait_until(lambda: gone(workers), what="workers ended after Ctrl-C", deadline_s=10)
+    wait_until(lambda: gone(workers), what="workers ended after Ctrl-C")
     assert "reason" not in output
     if times == 1:
         assert read_events(run / "events.jsonl")[-1]["reason"] == "interrupted"

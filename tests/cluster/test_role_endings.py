@@ -95,7 +95,7 @@ def test_roles_and_their_roles_end_with_a_driver_that_is_killed(how, forked, tmp
             assert len(pids) == 5
             os.kill(driver.pid, how)
             driver.wait(30)
-            wait_until(lambda: gone(pids), what="roles ended with their driver", deadline_s=10)
+            wait_until(lambda: gone(pids), what="roles ended with their driver")
         finally:
             os.killpg(driver.pid, signal.SIGKILL) if _group_alive(driver.pid) else None
 

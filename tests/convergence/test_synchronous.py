@@ -68,7 +68,8 @@ def test_the_order_is_the_one_documented():
     assert order.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+# The rules' own steps are those of one worker, above: two rules show that workers add up.
+@pytest.mark.parametrize("rule", [RULES[1], RULES[-1]], ids=lambda rule: rule.name)
 def test_several_workers_give_the_same_weights_to_rounding(make_trainer, rule, tmp_path):
     data = blobs(161)  # the last batch has one sample: fewer than workers
     one, three = small_net(), small_net()

@@ -56,7 +56,7 @@ def test_a_run_lives_through_it(folder: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         driver.send_signal(signal.SIGINT)
-        told, _ = driver.communicate(timeout=30)
+        told, _ = driver.communicate(timeout=90)
     finally:
         driver.kill()
         driver.wait()

