@@ -320,6 +320,31 @@ def test_however_the_driver_ends_nothing_survives_it(tmp_path: Path, ending: int
         driver.wait()
 
 
+def test_who_finds_nothing_left_of_an_epoch_goes_on_with_the_next(
+    make_trainer, tmp_path: Path
+) -> None:
+    slow, went_on = tmp_path / "slow", tmp_path / "went on"
+    trained: list[int] = []
+
+    def step(model: nn.Module, batch) -> torch.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            if not trained:
+                try:
+                    slow.touch(exist_ok=False)
+                except FileExistsError:
+                    pass
+                else:
+                    wait_until(went_on.exists, what="the other replica is in the next epoch")
+            trained.append(len(batch[1]))
+            if sum(trained) > 2048:
+                went_on.touch()
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    trainer = make_trainer(step=step, loss=None, strategy=mh.Downpour(replicas=2, workers=1))
+    trainer.fit(blobs(2048), epochs=2)
+    assert [e["samples"] for e in events_of(tmp_path / "run", "EpochEnded")] == [2048] * 2
+
+
 def test_an_error_in_the_last_piece_of_an_epoch_is_told(make_trainer) -> None:
     points, labels = blobs(64)
     labels[-1] = 99  # found by the worker, while its prefetcher waits for another piece

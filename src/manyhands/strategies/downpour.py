@@ -12,10 +12,10 @@ DistBelief, section 4.1, with the protocols of Adam, sections 3.2.5 and 3.2.6. H
  3  opens an epoch: leases pieces   ->   train; local weights move
  4                                       push sums, factors or rows ->   queue, apply, acknowledge
  5                                       every fetch_every steps    <-   pull
- 6  75% of the replicas are done:
-    the epoch is over, the next opens;
-    pulls a snapshot and validates it
-    while the replicas go on
+ 6  75% of the replicas are done:        are in the next epoch already
+    the epoch is over; pulls a
+    snapshot and validates it while
+    the replicas go on
  7  a replica dies: its pieces return    the others go on                what it pushed counts
  8  a server dies: it is started again   follow its chunks to another    a copy serves on at once
 

@@ -68,7 +68,6 @@ class DownpourSession(Session):
         self._averaged: dict[str, torch.Tensor] | None = None
         self._has_begun = False
         self._steps_before = 0
-        self._opened: dict[int, float] = {}
         try:
             self._set_up()
         except BaseException:
@@ -81,12 +80,14 @@ class DownpourSession(Session):
 
     def train_epoch(self, epoch: int) -> EpochSummary:
         self._begin()
-        self._open(epoch)
+        is_last = epoch + 1 == self._job.epochs
+        self._crew.open(epoch)
+        if not is_last:
+            self._crew.open(epoch + 1)  # for who finds nothing left of this one
         while not self._crew.is_over(epoch):
             self._wait(epoch)
         seconds = self._seconds(epoch)
-        if epoch + 1 < self._job.epochs:
-            self._open(epoch + 1)  # replicas go on while this one is validated
+        if not is_last:
             self._flush(epoch, _LAST_WORDS_WITHIN_S)
         elif not self._flush(epoch, _FLUSH_WITHIN_S):
             late = "Some replicas did not push all they trained in time; the weights lack that."
@@ -103,10 +104,6 @@ class DownpourSession(Session):
                 self._average.start()
             self._crew.add(self._strategy.replicas)
             self._begin_faults()
-
-    def _open(self, epoch: int) -> None:
-        self._opened.setdefault(epoch, time.monotonic())
-        self._crew.open(epoch)
 
     def _flush(self, epoch: int, timeout_s: float) -> bool:
         """Have replicas push what they trained; False when the time was too short for one."""
@@ -133,9 +130,9 @@ class DownpourSession(Session):
         self._show(epoch)
 
     def _seconds(self, epoch: int) -> float:
-        """How long an epoch has been open to a replica that could train on it."""
-        now = time.monotonic()
-        return max(now - max(self._opened[epoch], self._crew.began or now), 1e-9)
+        """How long ago the first piece of an epoch was given out."""
+        began = self._crew.account(epoch).began
+        return 1e-9 if began is None else max(time.monotonic() - began, 1e-9)
 
     def _take_snapshot(self) -> None:
         with self._explained():

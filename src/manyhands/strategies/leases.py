@@ -128,16 +128,19 @@ class LeaseDesk:
         return epoch in self._over
 
     def _is_done(self, epoch: int) -> bool:
-        if epoch not in self._finished or any(lease.epoch == epoch for lease in self._pool):
+        if epoch not in self._finished:
+            return False
+        held = {number: self._held_of(epoch, number) for number in self._holders}
+        if self._finished[epoch] + sum(held.values()) < self._pieces:  # the rest is in the pool
             return False
         if self._finished[epoch] == self._pieces:
             return True
         staying = self._staying
-        done = sum(
-            not any(lease.epoch == epoch for lease in self._holders[number].leases)
-            for number in staying
-        )
+        done = sum(not held[number] for number in staying)
         return bool(staying) and done >= math.ceil(self._share * len(staying))
+
+    def _held_of(self, epoch: int, number: int) -> int:
+        return sum(lease.epoch == epoch for lease in self._holders[number].leases)
 
     def finished(self, epoch: int) -> int:
         """Pieces of the epoch that were trained on."""

@@ -40,6 +40,7 @@ class EpochAccount:
 
     samples: int = 0
     loss_sum: float = 0.0
+    began: float | None = None  # when its first piece was given out
 
     @property
     def loss(self) -> float:

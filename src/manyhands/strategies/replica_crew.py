@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -107,8 +107,7 @@ class ReplicaCrew:
     def account(self, epoch: int) -> EpochAccount:
         """What was reported of an epoch so far."""
         with self._changed:
-            account = self._state.epochs.get(epoch, EpochAccount())
-            return EpochAccount(account.samples, account.loss_sum)
+            return replace(self._state.epochs.get(epoch, EpochAccount()))
 
     @property
     def samples(self) -> int:
@@ -285,6 +284,8 @@ class ReplicaCrew:
 
     def _grant(self) -> None:
         for number, lease in self._desk.grants():
+            account = self._state.epochs[lease.epoch]
+            account.began = account.began or time.monotonic()
             self._send(number, Grant(lease))
 
     def _send(self, number: int, message: object) -> None:

@@ -101,6 +101,27 @@ def test_the_next_epoch_follows_without_a_gap() -> None:
     assert [lease for _, lease in desk.grants()] == [Lease(0, 0), Lease(1, 0)]
 
 
+def test_an_epoch_is_over_when_its_last_piece_is_done_though_others_are_in_the_next() -> None:
+    desk = desk_with(2, 2)
+    desk.open(1)
+    asked(desk, 0, 1)
+    desk.finish(0, Lease(0, 0))
+    assert asked(desk, 0) == {0: [0]}  # of the next
+    assert not desk.is_over(0)
+    desk.finish(1, Lease(0, 1))
+    assert desk.is_over(0)
+    assert not desk.is_over(1)
+
+
+def test_an_epoch_is_not_over_while_a_piece_that_returned_waits() -> None:
+    desk = desk_with(2, 2, share=0.5)
+    desk.open(1)
+    asked(desk, 0, 1)
+    desk.give_back(1, Lease(0, 1))
+    desk.finish(0, Lease(0, 0))
+    assert not desk.is_over(0)
+
+
 def test_a_warm_start_is_for_one_replica_alone() -> None:
     desk = desk_with(2, 4, warm_pieces=2)
     assert asked(desk, 0, 1) == {0: [0]}
