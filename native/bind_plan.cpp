@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <mutex>
@@ -68,8 +69,10 @@ class BoundPlan {
 
 void linear(BoundPlan& self, const Matrix& weight, const std::optional<Floats>& bias,
             const FloatsList& weight_states, const FloatsList& bias_states, bool train_weight,
-            bool train_bias) {
+            bool train_bias, bool factors) {
+  require(!(factors && train_weight), "A weight is trained here or leaves as factors, not both.");
   Parameter w = self.parameter(Floats(weight), weight_states, train_weight);
+  w.factored = factors;
   Parameter b = self.bias(bias, weight.shape(0), bias_states, train_bias);
   self.plan.linear(static_cast<Index>(weight.shape(0)), static_cast<Index>(weight.shape(1)),
                    std::move(w), std::move(b));
@@ -100,8 +103,28 @@ Index count_samples(const Plan& plan, const ConstFloats& x) {
   return static_cast<Index>(x.shape(0));
 }
 
+std::vector<FactorRows> places_of(const Plan& plan, Index count,
+                                  const std::vector<std::pair<Matrix, Matrix>>& factors) {
+  std::vector<FactorRows> places;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const auto& [a, d] = factors[i];
+    require(i < plan.factored().size(), "There are more pairs of factors than factored weights.");
+    const Layer& layer = *plan.factored()[i];
+    const auto fits = [count](const Matrix& m, Index width) {
+      return static_cast<Index>(m.shape(0)) == count && static_cast<Index>(m.shape(1)) == width;
+    };
+    require(fits(a, layer.in.size()) && fits(d, layer.out.size()),
+            "The factors have shapes " + shape_text(a) + " and " + shape_text(d) + "; expected (" +
+                std::to_string(count) + ", " + std::to_string(layer.in.size()) + ") and (" +
+                std::to_string(count) + ", " + std::to_string(layer.out.size()) + ").");
+    places.push_back({a.data(), d.data()});
+  }
+  return places;
+}
+
 Index train(BoundPlan& self, const ConstFloats& x, const ConstIntegers& y, Index batch_size,
-            const ConstDoubles& lrs, std::int64_t first_step, const Doubles& losses) {
+            const ConstDoubles& lrs, std::int64_t first_step, const Doubles& losses,
+            const std::vector<std::pair<Matrix, Matrix>>& factors) {
   const Index count = count_samples(self.plan, x);
   require(batch_size > 0,
           "The batch size is " + std::to_string(batch_size) + "; expected at least 1.");
@@ -115,7 +138,8 @@ Index train(BoundPlan& self, const ConstFloats& x, const ConstIntegers& y, Index
           "There are " + std::to_string(lrs.size()) + " learning rates and room for " +
               std::to_string(losses.size()) + " losses; expected " + std::to_string(batches) +
               ", one for each batch.");
-  const Batches b{x.data(), y.data(), count, batch_size, lrs.data(), losses.data(), first_step};
+  const Batches b{x.data(),   y.data(),      count,      batch_size,
+                  lrs.data(), losses.data(), first_step, places_of(self.plan, count, factors)};
   const nb::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(self.busy);
   return self.plan.train(b);
@@ -141,7 +165,7 @@ void bind_plan(nb::module_& m) {
       .def(nb::init<const std::vector<Index>&, Index>(), "input_shape"_a, "max_batch"_a)
       .def("linear", &linear, nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(),
            nb::arg("weight_states").noconvert(), nb::arg("bias_states").noconvert(),
-           "train_weight"_a = true, "train_bias"_a = true)
+           "train_weight"_a = true, "train_bias"_a = true, "factors"_a = false)
       .def("conv2d", &conv2d, nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(),
            "stride"_a, "padding"_a, "dilation"_a, nb::arg("weight_states").noconvert(),
            nb::arg("bias_states").noconvert(), "train_weight"_a = true, "train_bias"_a = true)
@@ -173,7 +197,8 @@ void bind_plan(nb::module_& m) {
              std::uint64_t seed) { self.plan.finish(rule, clip_norm, seed); },
           "rule"_a, "clip_norm"_a.none(), "seed"_a)
       .def("train", &train, nb::arg("x").noconvert(), nb::arg("y").noconvert(), "batch_size"_a,
-           nb::arg("lrs").noconvert(), "first_step"_a, nb::arg("losses").noconvert())
+           nb::arg("lrs").noconvert(), "first_step"_a, nb::arg("losses").noconvert(),
+           nb::arg("factors").noconvert() = std::vector<std::pair<Matrix, Matrix>>())
       .def("forward", &forward, nb::arg("x").noconvert(), nb::arg("out").noconvert())
       .def_prop_ro("outputs", [](const BoundPlan& self) { return self.plan.outputs(); });
 }

@@ -26,9 +26,16 @@ struct Parameter {
   std::vector<float*> states;
   Index size = 0;
   bool trained = false;
+  bool factored = false;  // its gradient leaves as factors: the weight stays, see FactorRows
   bool updated_in_backward = false;
   Buffer grad;
   float* state(std::size_t i) const { return i < states.size() ? states[i] : nullptr; }
+};
+
+// Where a linear layer leaves the inputs `a` [rows][in] and errors `d` [rows][out] whose product is
+// its weight's gradient (Adam, section 3.2.6).
+struct FactorRows {
+  float *a = nullptr, *d = nullptr;
 };
 
 // Consecutive samples on their way through a layer; rows are ld floats apart and have slack.
@@ -63,6 +70,9 @@ class Layer {
   virtual void forward(const Samples& s) = 0;
   virtual void backward(const Samples& s) = 0;
 
+  // Where the factors of the next batch go. For layers with a factored weight.
+  virtual void take_factors(const FactorRows&) {}
+
   virtual bool whole_batch() const { return false; }
   virtual bool keeps_input() const { return false; }   // backward reads x
   virtual bool keeps_output() const { return false; }  // backward reads y
@@ -75,7 +85,7 @@ class Layer {
 
   bool trained() const {
     for (const Parameter& p : parameters) {
-      if (p.trained) return true;
+      if (p.trained || p.factored) return true;
     }
     return false;
   }

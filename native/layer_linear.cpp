@@ -1,5 +1,6 @@
 #include "layer_linear.h"
 
+#include <cstring>
 #include <utility>
 
 namespace mh {
@@ -34,6 +35,16 @@ void LinearLayer::forward(const Samples& s) {
                            s.y, s.ldy, relu_, forward_scratch_.data()});
 }
 
+void LinearLayer::leave_factors(const Samples& s) const {
+  const auto copy = [&](Index width, const float* from, Index ld, float* to) {
+    for (Index i = 0; i < s.count; ++i) {
+      std::memcpy(to + i * width, from + i * ld, static_cast<std::size_t>(width) * sizeof(float));
+    }
+  };
+  copy(in.size(), s.x, s.ldx, factors_.a);
+  copy(out.size(), s.dy, s.lddy, factors_.d);
+}
+
 void LinearLayer::backward(const Samples& s) {
   if (relu_) {
     for (Index i = 0; i < s.count; ++i) {
@@ -45,6 +56,7 @@ void LinearLayer::backward(const Samples& s) {
   if (parameters.size() > 1 && parameters[1].trained) {
     kernels->column_sums(s.count, out.size(), s.dy, s.lddy, parameters[1].grad.data());
   }
+  if (weight.factored) leave_factors(s);
   if (weight.trained) kernels->pack_panels(s.count, in.size(), s.x, s.ldx, x_panels_.data());
   if (!weight.trained && !s.dx) return;
   LinearBackward p{};

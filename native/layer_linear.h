@@ -14,12 +14,16 @@ class LinearLayer : public Layer {
   void forward(const Samples& s) override;
   void backward(const Samples& s) override;
   bool whole_batch() const override { return true; }
-  bool keeps_input() const override { return parameters[0].trained; }
+  bool keeps_input() const override { return parameters[0].trained || parameters[0].factored; }
+  void take_factors(const FactorRows& factors) override { factors_ = factors; }
   bool keeps_output() const override { return relu_; }
   bool absorb_relu() override;
 
  private:
+  void leave_factors(const Samples& s) const;
+
   bool relu_ = false;
+  FactorRows factors_;
   Buffer forward_scratch_, x_panels_, dx_panels_, dy_block_;
 };
 

@@ -20,6 +20,16 @@ std::vector<Parameter*> Network::trained_parameters() const {
   return trained;
 }
 
+std::vector<Layer*> Network::factored_layers() const {
+  std::vector<Layer*> found;
+  for (const auto& layer : layers_) {
+    for (const Parameter& p : layer->parameters) {
+      if (p.factored) found.push_back(layer.get());
+    }
+  }
+  return found;
+}
+
 void Network::find_extent() {
   tail_ = 0;
   while (tail_ < layers_.size() && !layers_[tail_]->whole_batch()) ++tail_;

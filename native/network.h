@@ -37,6 +37,7 @@ class Network {
   Index output_grad_stride() const { return grads_.back().ld; }
 
   std::vector<Parameter*> trained_parameters() const;
+  std::vector<Layer*> factored_layers() const;
   std::vector<Parameter*> parameters() const;
 
  private:

@@ -157,8 +157,12 @@ void Plan::finish(const Rule& rule, std::optional<double> clip_norm, std::uint64
   if (clip_norm && !(*clip_norm > 0.0)) {
     refuse("clip_norm is " + std::to_string(*clip_norm) + "; expected a number above 0.");
   }
+  if (clip_norm && !network_.factored_layers().empty()) {
+    refuse("clip_norm needs the norm of every gradient, and one in factors is never formed.");
+  }
   rule_ = rule;
   trained_ = network_.trained_parameters();
+  factored_ = network_.factored_layers();
   try {
     require_states();
   } catch (...) {
@@ -182,6 +186,18 @@ void Plan::check(const Batches& b) const {
       refuse("Target " + std::to_string(i) + " is " + std::to_string(b.targets[i]) +
              "; expected 0 to " + std::to_string(shape_.size() - 1) + ".");
     }
+  }
+  if (b.factors.size() != factored_.size()) {
+    refuse("There is room for the factors of " + std::to_string(b.factors.size()) +
+           " weights; expected " + std::to_string(factored_.size()) + ".");
+  }
+}
+
+void Plan::place_factors(const Batches& b, Index first) {
+  for (std::size_t i = 0; i < factored_.size(); ++i) {
+    Layer& layer = *factored_[i];
+    layer.take_factors({b.factors[i].a + first * layer.in.size(),
+                        b.factors[i].d + first * layer.out.size()});
   }
 }
 
@@ -212,6 +228,7 @@ Index Plan::train(const Batches& b) {
                  b.targets + first, network_.output_grads(), network_.output_grad_stride());
     b.losses[done] = loss;
     if (!std::isfinite(loss)) return done;
+    place_factors(b, first);
     update(b.rates[done], b.first_step + done, count);
   }
   return done;

@@ -25,6 +25,8 @@ struct Batches {
   const double* rates;  // one per batch
   double* losses;       // one per batch
   std::int64_t first_step;
+  // One for each layer with a factored weight, in order, each with room for `count` rows.
+  std::vector<FactorRows> factors = {};
 };
 
 class Plan {
@@ -54,6 +56,7 @@ class Plan {
   Shape input() const { return input_; }
   Index max_batch() const { return max_batch_; }
   Index outputs() const { return shape_.size(); }
+  const std::vector<Layer*>& factored() const { return factored_; }
 
  private:
   void require_open() const;
@@ -62,6 +65,7 @@ class Plan {
   void require_states() const;
   void check(const Batches& b) const;
   void add(std::unique_ptr<Layer> layer);
+  void place_factors(const Batches& b, Index first);
   void update(double rate, std::int64_t step, Index count);
 
   const Shape input_;
@@ -72,6 +76,7 @@ class Plan {
   std::optional<Rule> rule_;  // set by finish
   std::optional<double> clip_norm_;
   std::vector<Parameter*> trained_;
+  std::vector<Layer*> factored_;
   const KernelTable* kernels_ = nullptr;
   Random random_;
 };

@@ -485,8 +485,13 @@ class Plan:
         bias_states: Sequence[_Floats],
         train_weight: bool = True,
         train_bias: bool = True,
+        factors: bool = False,
     ) -> None:
-        """`weight` is [outputs, inputs], `bias` [outputs]."""
+        """`weight` is [outputs, inputs], `bias` [outputs].
+
+        With `factors` the weight stays as it is, and `train` gives what its gradient is the product
+        of instead of forming it.
+        """
 
     def conv2d(
         self,
@@ -529,12 +534,16 @@ class Plan:
         lrs: _Doubles,
         first_step: int,
         losses: _Doubles,
+        factors: Sequence[tuple[_Floats, _Floats]] = (),
     ) -> int:
         """Train on consecutive batches of `x` [N, *input_shape]; returns how many were done.
 
         Batch i is step `first_step + i` (counting from 1) with the rate `lrs[i]`; its mean loss
         goes to `losses[i]`. A loss that is not finite is written and ends the call before that
         batch changes a weight.
+
+        `factors` receives, of each layer that gives factors, in order, its inputs [N, inputs] and
+        errors [N, outputs].
         """
 
     def forward(self, x: _Floats, out: _Floats) -> None:

@@ -45,6 +45,10 @@ class FactorCapture:
             if name in wanted:
                 parameter.requires_grad_(False)
 
+    def put(self, name: str, a: torch.Tensor, d: torch.Tensor) -> None:
+        """Add what somebody else has found of a weight, by other means than autograd."""
+        self._taken.setdefault(name, []).append(FactorPair(a, d))
+
     def take(self) -> dict[str, list[FactorPair]]:
         """What was captured since the last call, by weight."""
         taken, self._taken = self._taken, {}

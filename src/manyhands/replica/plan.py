@@ -6,6 +6,7 @@ faster way to the same result, never a different result.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +55,29 @@ def build(
     *,
     max_batch: int,
     seed: int,
+    factors: Collection[str] = (),
 ) -> kernels.Plan:
-    """The plan over these shared weights, with its activations and scratch allocated."""
+    """The plan over these shared weights, with its activations and scratch allocated.
+
+    Of the weights named in `factors` it gives factors, in the order of `factored`, and they stay.
+    """
     plan = kernels.Plan(description.input_shape, max_batch)
     for layer in description.layers:
         arguments = dict(layer.arguments)
         if layer.module:
-            arguments |= _weight_arguments(model, layer.module, states)
+            arguments |= _weight_arguments(model, layer.module, states, factors)
         getattr(plan, layer.kind)(**arguments)
     plan.cross_entropy(label_smoothing=description.label_smoothing)
     plan.finish(native_rule(rule), rule.clip_norm, seed)
     return plan
+
+
+def factored(description: PlanDescription, model: nn.Module, factors: Collection[str]) -> list[str]:
+    """The weights named in `factors`, in the order in which the plan gives theirs."""
+    first_name = {id(p): n for n, p in model.named_parameters()}
+    modules = [model.get_submodule(layer.module) for layer in description.layers if layer.module]
+    names = [first_name[id(module.weight)] for module in modules]
+    return [name for name in names if name in factors]
 
 
 def agrees_with_torch(description: PlanDescription, model: nn.Module, batch: Any) -> bool:
@@ -122,15 +135,20 @@ def _refuse_shared_weights(model: nn.Module, layers: list[Layer]) -> None:
         raise Unplannable("two layers share a weight")
 
 
-def _weight_arguments(model: nn.Module, name: str, states: States) -> dict[str, Any]:
+def _weight_arguments(
+    model: nn.Module, name: str, states: States, factors: Collection[str]
+) -> dict[str, Any]:
     module = model.get_submodule(name)
     assert isinstance(module, nn.Linear | nn.Conv2d)
     weight, bias = module.weight, module.bias
     first_name = {id(p): n for n, p in model.named_parameters()}
     arguments: dict[str, Any] = {"weight": weight.detach()}
     arguments["bias"] = None if bias is None else bias.detach()
+    if first_name[id(weight)] in factors:
+        arguments["factors"] = True
     for role, parameter in (("weight", weight), ("bias", bias)):
-        trained = parameter is not None and first_name[id(parameter)] in states
-        arguments[f"{role}_states"] = states[first_name[id(parameter)]] if trained else []
+        own_name = "" if parameter is None else first_name[id(parameter)]
+        trained = own_name in states and own_name not in factors
+        arguments[f"{role}_states"] = states[own_name] if trained else []
         arguments[f"train_{role}"] = trained
     return arguments

@@ -7,7 +7,7 @@ understands; `AutogradStep` lets PyTorch differentiate anything and applies the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from manyhands.replica.shared_weights import States, trainable
 LossFunction = Callable[[Any, Any], torch.Tensor]
 StepFunction = Callable[[nn.Module, Any], torch.Tensor]
 RowsTaker = Callable[[str, torch.Tensor, torch.Tensor], None]
+FactorsTaker = Callable[[str, torch.Tensor, torch.Tensor], None]
 Rates = npt.NDArray[np.float64]
 
 
@@ -55,19 +56,37 @@ class Step(Protocol):
 class PlanStep:
     """A step through the native plan: no Python between the batches of a piece.
 
-    `without` trains the pieces that the plan can't.
+    `without` trains the pieces that the plan can't. `factored` are the weights whose factors the
+    plan gives, with their shapes, in its order; `take_factors` is given them.
     """
 
-    def __init__(self, plan: kernels.Plan, without: AutogradStep) -> None:
+    def __init__(
+        self,
+        plan: kernels.Plan,
+        without: AutogradStep,
+        *,
+        factored: Mapping[str, torch.Size] | None = None,
+        take_factors: FactorsTaker = lambda name, a, d: None,
+    ) -> None:
         self._plan = plan
         self._without = without
+        self._factored = factored or {}
+        self._take_factors = take_factors
 
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
         inputs, targets = batches
         if int(targets.min()) < 0:  # PyTorch's losses leave out samples marked with -100
             return self._without.train(batches, batch_size, rates, first_step)
         losses = np.full(len(rates), math.nan)
-        done = self._plan.train(inputs, targets, batch_size, rates, first_step, losses)
+        rows = len(targets)
+        factors = {
+            name: (torch.empty(rows, width), torch.empty(rows, height))
+            for name, (height, width) in self._factored.items()
+        }
+        places = [(a.numpy(), d.numpy()) for a, d in factors.values()]
+        done = self._plan.train(inputs, targets, batch_size, rates, first_step, losses, places)
+        for name, (a, d) in factors.items():
+            self._take_factors(name, a, d)
         return losses[: min(done + 1, len(rates))]
 
 

@@ -143,8 +143,6 @@ class DownpourPlan:
     def _native_or_reason(self) -> tuple[PlanDescription | None, str]:
         if self.fast_path:
             return None, "which has a path of its own for sparse layers"
-        if any(choice.form is Form.FACTORS for choice in self.choices.values()):
-            return None, "which gives the factors of linear layers"
         return planned(self._whole)
 
     def _choose(self) -> tuple[str, dict[str, FormChoice]]:

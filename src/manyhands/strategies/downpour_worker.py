@@ -84,6 +84,7 @@ class ReplicaWorker(threading.Thread):
         self._job = tools.job
         self._desk = desk
         self._accumulated: Line | None = None
+        self._factors: list[str] = []  # weights that travel so
         self._capture: FactorCapture | None = None
         self._order: tuple[int, Indices] | None = None
         self._steps = 0
@@ -179,8 +180,18 @@ class ReplicaWorker(threading.Thread):
             states,
             max_batch=job.batch_size,
             seed=job.worker_seed(self._number),
+            factors=self._factors,
         )
-        return PlanStep(plan, autograd)
+        if self._capture is None:
+            return PlanStep(plan, autograd)
+        shapes = {name: p.shape for name, p in self._model.named_parameters()}
+        factored = native_plan.factored(tools.plan, self._model, self._factors)
+        return PlanStep(
+            plan,
+            autograd,
+            factored={name: shapes[name] for name in factored},
+            take_factors=self._capture.put,
+        )
 
     def _fast_step(
         self, path: FastPath, rule: Rule, states: States, take_rows: RowsTaker | None
@@ -216,9 +227,9 @@ class ReplicaWorker(threading.Thread):
         line = torch.zeros(self._tools.layout.floats)
         sums = self._tools.layout.views(line)
         self._accumulated = line.numpy()
-        factors = [name for name, form in forms.items() if form is Form.FACTORS]
-        if factors:
-            self._capture = FactorCapture(self._model, factors)
+        self._factors = [name for name, form in forms.items() if form is Form.FACTORS]
+        if self._factors:
+            self._capture = FactorCapture(self._model, self._factors)
 
         def take_rows(name: str, rows: torch.Tensor, values: torch.Tensor) -> None:
             if forms[name] is Form.ROWS:
