@@ -6,6 +6,7 @@ More replicas mean staler updates; the aim is to lose less than a tenth of a poi
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="default: 20, or 1 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 3, or 1 with --quick")
+    parser.add_argument("--minutes", type=float, help="begin no seed that would end later")
 
 
 def train(replicas: int, seed: int, epochs: int, quick: bool) -> Run:
@@ -63,14 +65,23 @@ def train(replicas: int, seed: int, epochs: int, quick: bool) -> Run:
     return Run(replicas, seed, curve, 100 * result.accuracy, time.monotonic() - began)
 
 
-def train_all(seeds: int, epochs: int, quick: bool) -> list[Run]:
-    runs = []
+def train_all(seeds: int, epochs: int, quick: bool, minutes: float = math.inf) -> list[Run]:
+    runs: list[Run] = []
     for seed in range(seeds):  # in turns, so that a slow hour strikes all
+        if not has_time(runs, seed, minutes):
+            progress(f"No time for seed {seed}.")
+            break
         for replicas in REPLICAS:
             progress(f"{replicas} replicas, seed {seed}, {epochs} epochs ...")
             runs.append(train(replicas, seed, epochs, quick))
             progress(f"  {runs[-1].final:.2f}% in {runs[-1].seconds:.0f} s")
     return runs
+
+
+def has_time(runs: list[Run], seeds: int, minutes: float) -> bool:
+    """Whether one more seed fits, which takes as long as the mean of so many that are done."""
+    spent_s = sum(run.seconds for run in runs)
+    return seeds == 0 or spent_s + spent_s / seeds <= 60 * minutes
 
 
 def finals(runs: list[Run], replicas: int) -> list[float]:
@@ -112,7 +123,9 @@ def draw(runs: list[Run]) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     epochs = options.epochs or (1 if options.quick else 20)
     seeds = options.seeds or (1 if options.quick else 3)
-    runs = train_all(seeds, epochs, options.quick)
+    minutes = math.inf if options.minutes is None else options.minutes
+    runs = train_all(seeds, epochs, options.quick, minutes)
+    seeds = len(runs) // len(REPLICAS)
     found = [figures(runs, replicas) for replicas in REPLICAS]
     print_table(
         f"MNIST test accuracy after {epochs} epochs, %",

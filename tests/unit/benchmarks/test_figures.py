@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import mnist_accuracy, server_node, trainer_node, update_kernels
+from benchmarks import mnist_accuracy, replica_accuracy, server_node, trainer_node, update_kernels
 from benchmarks.contestants.node_peers import Cell
 from benchmarks.contestants.ours import whole_pieces
 from benchmarks.contestants.peers import PEERS, TUNED
@@ -89,3 +89,10 @@ def test_a_server_has_no_aim_without_ps_lite() -> None:
     measured = server_node.Measured(Rounds({"tcp": (1.0,), "same_machine": (1.0,)}))
 
     assert "met" not in server_node.figures(Cell("pull", 4096, 1), measured)
+
+
+def test_no_seed_is_begun_that_would_end_too_late() -> None:
+    runs = [replica_accuracy.Run(replicas, 0, (), 99.0, 100.0) for replicas in (1, 2, 4)]
+    assert replica_accuracy.has_time([], 0, minutes=0.0)  # one is trained in any case
+    assert replica_accuracy.has_time(runs, 1, minutes=10.0)
+    assert not replica_accuracy.has_time(runs, 1, minutes=9.9)
