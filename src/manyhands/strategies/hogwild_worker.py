@@ -68,7 +68,8 @@ class HogwildWorker:
     channels_last: bool
 
     def run(self, channel: Connection) -> None:
-        torch.manual_seed(self.job.worker_seed(self.number))
+        # The fast path has one worker, so nobody else draws what the run's own seed gives.
+        torch.manual_seed(self.job.seed if self.fast_path else self.job.worker_seed(self.number))
         board, step = Board(*self.board), self._step()
         channel.send(Ready())
         while True:

@@ -36,13 +36,17 @@ def topics(samples: int = SAMPLES, *, seed: int = 0) -> Any:
     return mh.data.sparse(features, labels)
 
 
-def wide_net(*, share: str = "batch") -> nn.Sequential:
+def wide_net(*, share: str = "batch", refresh: mh.sparse.Refresh | None = None) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         mh.sparse.SparseLinear(FEATURES, 32),
         nn.ReLU(),
         mh.sparse.LSHLinear(
-            32, LABELS, share=share, sampling=mh.sparse.Sampling(limit=60, floor=60)
+            32,
+            LABELS,
+            share=share,
+            sampling=mh.sparse.Sampling(limit=60, floor=60),
+            refresh=refresh,
         ),
     )
 
@@ -73,6 +77,16 @@ def share_right(model: nn.Module) -> float:
 def notes(run_dir: Path) -> list[str]:
     events = read_events(run_dir / "events.jsonl")
     return [event["message"] for event in events if event["event"] == "Note"]
+
+
+def test_one_thread_repeats_with_the_seed_of_the_run(tmp_path: Path) -> None:
+    weights = []
+    for run in ("first", "second"):
+        model = wide_net(refresh=mh.sparse.Refresh(first=2, beside=False))
+        fitting = trainer(tmp_path / run, model, strategy=mh.Hogwild(workers=1), seed=3)
+        fitting.fit(topics(), epochs=1)
+        weights.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))
 
 
 @pytest.mark.parametrize("share", ["batch", "sample"])
