@@ -3,9 +3,10 @@
 The same net, features -> 128 -> labels, from the same first weights with Adam on two sets: a
 synthetic one with the statistics of Amazon-670K, and the dependencies of Debian's packages. Peers:
 the full softmax and a sampled softmax with shared uniform negatives, both written for speed. All
-train in turns; P@1 is taken between turns, outside the clock. Then where the time goes, and how
-much of the memory's bandwidth and of the processor's arithmetic that uses. The bytes are those of
-the rows that are read and written, also where a cache has them: more than memory gives is possible.
+train in turns, ours with the wide layer's weights as float32 and as bfloat16; P@1 is taken between
+turns, outside the clock. Then where the time goes, and how much of the memory's bandwidth and of
+the processor's arithmetic that uses. The bytes are those of the rows that are read and written,
+also where a cache has them: more than memory gives is possible.
 """
 
 from __future__ import annotations
@@ -25,9 +26,20 @@ from benchmarks.harness.machine import cores
 from benchmarks.harness.report import picture, print_table, with_spread
 from benchmarks.harness.rounds import Rounds, progress
 
-OURS = "lsh"
-TITLES = {OURS: "LSHLinear", FULL: "full softmax", SAMPLED: "sampled softmax"}
-SHARES = ("batch", "sample")
+OURS, NARROW = "lsh", "lsh_bfloat16"
+TITLES = {
+    OURS: "LSHLinear",
+    NARROW: "LSHLinear, bfloat16",
+    FULL: "full softmax",
+    SAMPLED: "sampled softmax",
+}
+# What is shared, and whether weights are bfloat16.
+FORMS = {
+    'share="batch"': ("batch", False),
+    'share="sample"': ("sample", False),
+    'share="batch", bfloat16': ("batch", True),
+    'share="sample", bfloat16': ("sample", True),
+}
 AIM_FASTER, AIM_BANDWIDTH = 20.0, 0.5
 
 
@@ -121,26 +133,32 @@ def measure(plan: Plan) -> Measured:
     course = plan.course
     progress(f"{course.data}: samples and first weights ...")
     samples = course.samples()
-    strategy = mh.Hogwild(workers=cores())
+    wide, narrow = (
+        mh.Hogwild(workers=cores(), wide_weights=form) for form in ("float32", "bfloat16")
+    )
+    laps = plan.lap_samples
     with ExitStack() as stack:
         racers = {
-            OURS: WideRacer(TITLES[OURS], OurTraining, strategy, course, samples, plan.lap_samples),
+            OURS: WideRacer(TITLES[OURS], OurTraining, wide, course, samples, laps),
+            NARROW: WideRacer(TITLES[NARROW], OurTraining, narrow, course, samples, laps),
             FULL: WideRacer(TITLES[FULL], PeerTraining, FULL, course, samples),
             SAMPLED: WideRacer(TITLES[SAMPLED], PeerTraining, SAMPLED, course, samples),
         }
         for racer in racers.values():
             stack.enter_context(racer)
-        rounds = race(racers, plan.turn_s, rounds=plan.rounds)
+        turn_s = {**plan.turn_s, NARROW: plan.turn_s[OURS]}
+        rounds = race(racers, turn_s, rounds=plan.rounds)
     curves = {name: racer.curve for name, racer in racers.items()}
     phases = {
-        share: measure_phases(replace(course, share=share), samples, plan.phases_s)
-        for share in SHARES
+        name: measure_phases(replace(course, share=share, narrow=narrow), samples, plan.phases_s)
+        for name, (share, narrow) in FORMS.items()
     }
     return Measured(course, rounds, curves, phases)
 
 
 def measure_phases(course: WideCourse, samples: WideSet, seconds: float) -> Phases:
-    progress(f'{course.data}: where the time goes, share="{course.share}" ...')
+    form = "bfloat16" if course.narrow else "float32"
+    progress(f'{course.data}: where the time goes, share="{course.share}", {form} ...')
     with WideRacer(f"phases-{course.share}", PhasedTraining, course, samples) as training:
         training.ask("run", seconds / 2)  # tables fill, caches warm
         found: Phases = training.ask("run", seconds)
@@ -166,14 +184,14 @@ def figures(measured: Measured, ceilings: Ceilings) -> dict[str, Any]:
     rounds = measured.rounds
     faster = rounds.ratio(OURS, FULL)
     sooner = measured.times_sooner()
-    phases = {share: phase_figures(p, ceilings) for share, p in measured.phases.items()}
+    phases = {name: phase_figures(p, ceilings) for name, p in measured.phases.items()}
     best_share = max(found["share_of_bandwidth"] for found in phases.values())
     return {
         "data": measured.course.data,
         "scale": measured.course.scale,
         "batch": measured.course.batch,
         "samples_per_s": {name: rounds.rate(name).figures(1) for name in TITLES},
-        "ratios": {name: rounds.ratio(OURS, name).figures() for name in (FULL, SAMPLED)},
+        "ratios": {name: rounds.ratio(OURS, name).figures() for name in (NARROW, FULL, SAMPLED)},
         "curves": {name: curve.figures() for name, curve in measured.curves.items()},
         "sampled_best_p@1": round(measured.target, 2),
         "seconds_to_it": {
@@ -219,11 +237,11 @@ def print_race(measured: Measured) -> None:
 
 def print_phases(measured: Measured, ceilings: Ceilings) -> None:
     rows = []
-    for share, phases in measured.phases.items():
+    for name, phases in measured.phases.items():
         found = phase_figures(phases, ceilings)
         rows.append(
             [
-                f'share="{share}"',
+                name,
                 f"{found['samples_per_s']:,.0f}",
                 f"{found['active']:,.0f}",
                 *(f"{100 * part:.0f}%" for part in found["shares_of_time"].values()),

@@ -136,6 +136,12 @@ void choose_by(BoundTrainer& self, nb::object index, const std::string& choice, 
   self.index = std::move(index);
 }
 
+void take_weight(BoundTrainer& self) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(self.busy);
+  self.trainer.take_weight();
+}
+
 struct Inputs {
   std::optional<ConstIntegers> offsets;
   std::optional<Columns> columns;
@@ -258,10 +264,11 @@ void bind_sparse_trainer(nb::module_& m) {
       .def(
           "finish",
           [](BoundTrainer& self, const Rule& rule, const std::string& share,
-             const std::string& loss, bool collect) {
-            self.trainer.finish(rule, share_named(share), loss_named(loss), collect);
+             const std::string& loss, bool collect, bool narrow) {
+            self.trainer.finish(rule, share_named(share), loss_named(loss), collect, narrow);
           },
-          "rule"_a, nb::kw_only(), "share"_a, "loss"_a, "collect"_a = false)
+          "rule"_a, nb::kw_only(), "share"_a, "loss"_a, "collect"_a = false, "narrow"_a = false)
+      .def("take_weight", &take_weight)
       .def("train", &train, nb::kw_only(), nb::arg("offsets").noconvert().none() = nb::none(),
            nb::arg("columns").noconvert().none() = nb::none(),
            nb::arg("values").noconvert().none() = nb::none(),

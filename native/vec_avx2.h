@@ -7,6 +7,7 @@ namespace mh::MH_ISA {
 
 using Vec = __m256;
 constexpr int kLanes = 8;
+typedef std::uint32_t Lanes32 __attribute__((vector_size(32)));
 
 MH_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
 MH_INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
@@ -73,6 +74,19 @@ MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
 MH_INLINE Vec load_bytes(const std::uint8_t* p) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+}
+
+// The upper halves of kLanes floats, which are bfloat16; the lower ones are zero.
+MH_INLINE Vec load_halves(const std::uint16_t* p) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+// After `noise`, 16 bits a lane, was added to the whole float as a number.
+MH_INLINE void store_halves(std::uint16_t* p, Vec v, Lanes32 noise) {
+  const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(v), (__m256i)noise);
+  const __m256i halves = _mm256_srli_epi32(sum, 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0xD8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
 }
 
 }  // namespace mh::MH_ISA

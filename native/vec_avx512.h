@@ -7,6 +7,7 @@ namespace mh::MH_ISA {
 
 using Vec = __m512;
 constexpr int kLanes = 16;
+typedef std::uint32_t Lanes32 __attribute__((vector_size(64)));
 
 MH_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
 MH_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
@@ -68,6 +69,18 @@ MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
 MH_INLINE Vec load_bytes(const std::uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+
+// The upper halves of kLanes floats, which are bfloat16; the lower ones are zero.
+MH_INLINE Vec load_halves(const std::uint16_t* p) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+// After `noise`, 16 bits a lane, was added to the whole float as a number.
+MH_INLINE void store_halves(std::uint16_t* p, Vec v, Lanes32 noise) {
+  const __m512i sum = _mm512_add_epi32(_mm512_castps_si512(v), (__m512i)noise);
+  const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
 }
 
 }  // namespace mh::MH_ISA

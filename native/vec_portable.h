@@ -11,6 +11,7 @@ namespace mh::MH_ISA {
 constexpr int kLanes = MH_PORTABLE_LANES;
 typedef float Vec __attribute__((vector_size(4 * MH_PORTABLE_LANES)));
 typedef std::int32_t Mask __attribute__((vector_size(4 * MH_PORTABLE_LANES)));
+typedef std::uint32_t Lanes32 __attribute__((vector_size(4 * MH_PORTABLE_LANES)));
 
 MH_INLINE Vec load(const float* p) {
   Vec v;
@@ -98,6 +99,20 @@ MH_INLINE Vec load_bytes(const std::uint8_t* p) {
   MH_UNROLL
   for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
   return v;
+}
+
+// The upper halves of kLanes floats, which are bfloat16; the lower ones are zero.
+MH_INLINE Vec load_halves(const std::uint16_t* p) {
+  Lanes32 bits = {};
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) bits[i] = std::uint32_t{p[i]} << 16;
+  return (Vec)bits;
+}
+// After `noise`, 16 bits a lane, was added to the whole float as a number.
+MH_INLINE void store_halves(std::uint16_t* p, Vec v, Lanes32 noise) {
+  const Lanes32 halves = ((Lanes32)v + noise) >> 16;
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::uint16_t>(halves[i]);
 }
 
 }  // namespace mh::MH_ISA

@@ -51,6 +51,7 @@ class WideCourse:
     seed: int = 0
     share: str = "batch"
     sampling: mh.sparse.Sampling | None = None
+    narrow: bool = False  # weights of the wide layer as bfloat16
 
     def samples(self) -> WideSet:
         """Takes a while: half a minute for the whole synthetic set."""

@@ -67,7 +67,13 @@ class PhasedTraining:
             for name, parameter in self._model.named_parameters()
         }
         self._trainer = FastTrainer(
-            path, self._model, rule, states, max_batch=course.batch, threads=cores()
+            path,
+            self._model,
+            rule,
+            states,
+            max_batch=course.batch,
+            threads=cores(),
+            narrow=course.narrow,
         )
         self._step = 0
         self._pieces: list[Any] = []

@@ -31,6 +31,10 @@ struct RowArrays {
   float* weight = nullptr;  // [rows][width]
   float* state0 = nullptr;  // null where the rule keeps fewer
   float* state1 = nullptr;
+  // Not null: the weight is read and written here, as bfloat16 (narrow_rows.h), and `weight` is
+  // brought up to date by whoever asks for it.
+  std::uint16_t* narrow = nullptr;
+  std::uint32_t salt = 0;  // of what is random in its rounding
 };
 
 struct ActiveBatch {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sparse/active_batch.h"
+#include "sparse/narrow_rows.h"
 #include "tiles.h"
 
 namespace mh::MH_ISA {
@@ -29,14 +30,43 @@ MH_INLINE void prefetch_floats(const float* row, Index width) {
   for (Index k = 0; k < width; k += kLine) __builtin_prefetch(row + k, 0, 2);
 }
 
+MH_INLINE void prefetch_row(const RowArrays& rows, Index row) {
+  const Index at = row * rows.width;
+  if (rows.narrow) {
+    constexpr Index kLine = 64 / sizeof(std::uint16_t);
+    for (Index k = 0; k < rows.width; k += kLine) __builtin_prefetch(rows.narrow + at + k, 0, 2);
+  } else {
+    prefetch_floats(rows.weight + at, rows.width);
+  }
+}
+
+// The vector of a row's weights that begins `at` floats into the weight.
+template <bool kNarrow>
+MH_INLINE Vec load_weights(const RowArrays& rows, Index at, Index n) {
+  return kNarrow ? load_narrow(rows.narrow + at, n) : load_upto(rows.weight + at, n);
+}
+
+template <bool kNarrow>
+struct Form {
+  static constexpr bool narrow = kNarrow;
+};
+
+// Calls body with the form of the weight.
+template <typename Body>
+MH_INLINE void with_form(const RowArrays& rows, const Body& body) {
+  rows.narrow ? body(Form<true>{}) : body(Form<false>{});
+}
+
 // Copies active rows out of the weight, cut into panels; the last panel is filled with zeros.
-inline void gather_rows(const ActiveBatch& p, Index first, Index count) {
+template <bool kNarrow>
+MH_INLINE void gather_rows(const ActiveBatch& p, Index first, Index count) {
   for (Index i = first; i < first + count; ++i) {
-    const float* row = p.weight.weight + p.rows[i] * p.width;
+    const Index row = p.rows[i] * p.width;
     for (Index k = 0; k < p.width; k += kPanel) {
       float* to = p.w_panels + k * p.stride + i * kPanel;
-      store(to, load_upto(row + k, p.width - k));
-      store(to + kLanes, load_upto(row + k + kLanes, p.width - k - kLanes));
+      store(to, load_weights<kNarrow>(p.weight, row + k, p.width - k));
+      store(to + kLanes,
+            load_weights<kNarrow>(p.weight, row + k + kLanes, p.width - k - kLanes));
     }
   }
 }
@@ -62,12 +92,12 @@ MH_INLINE void logits_tile(const ActiveBatch& p, Index row, const float* x, floa
 // Logits of `count` (at most kActiveBlock) active rows for all samples. The rows behind them are
 // asked for on the way.
 inline void active_logits(const ActiveBatch& p, Index first, Index count) {
-  gather_rows(p, first, count);
+  with_form(p.weight, [&](auto f) { gather_rows<decltype(f)::narrow>(p, first, count); });
   const Index panels = (p.batch + kPanel - 1) / kPanel;
   const Index after = smaller(kActiveBlock, p.count - first - count);
   for (Index panel = 0; panel < panels; ++panel) {
     for (Index ahead = panel; ahead < after; ahead += panels) {
-      prefetch_floats(p.weight.weight + p.rows[first + count + ahead] * p.width, p.width);
+      prefetch_row(p.weight, p.rows[first + count + ahead]);
     }
     const float* x = p.x_columns + panel * kPanel * p.width;
     for_tiles<kTileRows>(count, [&](Index i, auto n) {

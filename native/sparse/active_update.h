@@ -24,23 +24,37 @@ MH_INLINE void with_row_rule(const RuleStep& step, const Body& body) {
 }
 
 // One vector of one row.
-template <typename R>
+template <bool kNarrow = false, typename R>
 MH_INLINE void apply_to_row(const R& rule, Vec grad, const RowArrays& rows, Index at, int lanes) {
-  apply_at(rule, grad, rows.weight + at, R::kStates > 0 ? rows.state0 + at : nullptr,
-           R::kStates > 1 ? rows.state1 + at : nullptr, lanes);
+  float* state0 = R::kStates > 0 ? rows.state0 + at : nullptr;
+  float* state1 = R::kStates > 1 ? rows.state1 + at : nullptr;
+  if constexpr (!kNarrow) {
+    apply_at(rule, grad, rows.weight + at, state0, state1, lanes);
+  } else {
+    Vec w = load_narrow(rows.narrow + at, lanes);
+    Vec s0 = state0 ? load_upto(state0, lanes) : zero();
+    Vec s1 = state1 ? load_upto(state1, lanes) : zero();
+    rule(grad, w, s0, s1);
+    store_narrow(rows.narrow + at, lanes, w, at, rows.salt);
+    if (state0) store_upto(state0, lanes, s0);
+    if (state1) store_upto(state1, lanes, s1);
+  }
 }
 
 // Asks for `floats` of a row and its states that are updated soon.
 MH_INLINE void prefetch_update(const RowArrays& rows, Index at, Index floats) {
   constexpr Index kLine = 64 / sizeof(float);
+  if (rows.narrow) {
+    for (Index k = at; k < at + floats; k += 2 * kLine) __builtin_prefetch(rows.narrow + k, 1, 2);
+  }
   for (Index k = at; k < at + floats; k += kLine) {
-    __builtin_prefetch(rows.weight + k, 1, 2);
+    if (!rows.narrow) __builtin_prefetch(rows.weight + k, 1, 2);
     if (rows.state0) __builtin_prefetch(rows.state0 + k, 1, 2);
     if (rows.state1) __builtin_prefetch(rows.state1 + k, 1, 2);
   }
 }
 
-template <int R, typename Rule>
+template <int R, bool kNarrow, typename Rule>
 MH_INLINE void update_tile(const ActiveBatch& p, const Rule& rule, Index row, Index column) {
   Vec acc[R][2];
   clear(acc);
@@ -61,7 +75,7 @@ MH_INLINE void update_tile(const ActiveBatch& p, const Rule& rule, Index row, In
         float* kept = p.weight_grads + (row + i) * p.width + column + v * kLanes;
         store_upto(kept, lanes, acc[i][v]);
       }
-      apply_to_row(rule, acc[i][v], p.weight, at + v * kLanes, lanes);
+      apply_to_row<kNarrow>(rule, acc[i][v], p.weight, at + v * kLanes, lanes);
     }
   }
 }
@@ -82,7 +96,8 @@ MH_INLINE void update_bias(const ActiveBatch& p, const Rule& rule, Index row) {
 
 // Updates `count` (at most kActiveBlock) active rows. The rows behind them are asked for on the
 // way.
-inline void active_update(const ActiveBatch& p, const RuleStep& step, Index first, Index count) {
+template <bool kNarrow>
+MH_INLINE void update_block(const ActiveBatch& p, const RuleStep& step, Index first, Index count) {
   const Index after = smaller(count, p.count - first - count);
   with_row_rule(step, [&](const auto& rule) {
     for (Index column = 0; column < p.width; column += kPanel) {
@@ -92,13 +107,17 @@ inline void active_update(const ActiveBatch& p, const RuleStep& step, Index firs
         for (Index ahead = i; ahead < smaller(i + R, after); ++ahead) {
           prefetch_update(p.weight, p.rows[first + count + ahead] * p.width + column, floats);
         }
-        update_tile<R>(p, rule, first + i, column);
+        update_tile<R, kNarrow>(p, rule, first + i, column);
       });
     }
     if (!p.bias.weight) return;
     for (Index i = 0; i < after; ++i) prefetch_update(p.bias, p.rows[first + count + i], 1);
     for (Index i = first; i < first + count; ++i) update_bias(p, rule, i);
   });
+}
+
+inline void active_update(const ActiveBatch& p, const RuleStep& step, Index first, Index count) {
+  with_form(p.weight, [&](auto f) { update_block<decltype(f)::narrow>(p, step, first, count); });
 }
 
 }  // namespace mh::MH_ISA

@@ -29,7 +29,6 @@ SharedSet::SharedSet(SparseNet& net, const KernelTable& kernels, Index max_batch
   dx_panels_ = Buffer(max_batch * columns);
   scale_ = Buffer(samples);
   active_.width = net.width;
-  active_.weight = rows_of(net.weight, net.width);
   active_.bias = rows_of(net.bias, 1);
   active_.x = hidden_.outputs();
   active_.dh = hidden_.output_grads();
@@ -44,6 +43,7 @@ double SharedSet::train(const SparseBatch& batch, const SparseRuleStep& step,
                         CollectedRows* collected, Figures& figures) {
   Stopwatch watch;
   active_.batch = batch.count;
+  active_.weight = output_rows(net_, batch.seed);
   hidden_.forward(batch, team_);
   watch.mark(figures.hidden_s);
   choose(batch);
@@ -197,7 +197,7 @@ void SharedSet::update(const RuleStep& step) {
     for (Index row = first; row < end; row += kActiveBlock) {
       kernels_.active_update(active_, step, row, std::min(kActiveBlock, end - row));
     }
-    if (net_.index) net_.index->mark_changed(active_.rows + first, end - first);
+    net_.moved(active_.rows + first, end - first);
   });
   active_.weight_grads = active_.bias_grads = nullptr;
 }
@@ -207,7 +207,8 @@ void SharedSet::count(const SparseBatch& batch, Figures& figures) const {
   const auto copies = static_cast<Index>(1 + net_.weight.states.size());
   figures.active_rows += active_.count;
   figures.feature_rows += hidden_.touched_rows();
-  figures.bytes += active_.count * row_bytes(net_.width + 1) * (1 + 2 * copies);
+  const Index wide = row_bytes(net_.width + 1) * (1 + 2 * copies);
+  figures.bytes += active_.count * (wide - net_.saved_bytes());
   if (!hidden_.sparse()) return;
   const Index width = row_bytes(net_.hidden.front().out);
   figures.bytes += (batch.x.offsets[batch.count] - batch.x.offsets[0]) * width;

@@ -64,24 +64,24 @@ double SingleSets::train_one(const SparseBatch& batch, Index sample, const Spars
   seat.logits.resize(seat.rows.size());
   seat.grads.resize(seat.rows.size());
   const float* x = seat.layers.back().y.data();
-  kernels_.row_dots(rows_of(net_.weight, net_.width), net_.bias.weight, seat.rows.data(), count, x,
-                    seat.logits.data());
+  const RowArrays weight = output_rows(net_, LshIndex::sample_seed(batch.seed, sample));
+  kernels_.row_dots(weight, net_.bias.weight, seat.rows.data(), count, x, seat.logits.data());
   watch.mark(seat.figures.logits_s);
   const double value = loss(batch, sample, seat);
   watch.mark(seat.figures.loss_s);
   if (!std::isfinite(value)) return value;
   float* dx = seat.layers.back().dy.data();
   std::fill(dx, dx + net_.width, 0.0f);
-  kernels_.row_steps(rows_of(net_.weight, net_.width), rows_of(net_.bias, 1), step.rows,
-                     seat.rows.data(), count, seat.grads.data(), x, dx);
+  kernels_.row_steps(weight, rows_of(net_.bias, 1), step.rows, seat.rows.data(), count,
+                     seat.grads.data(), x, dx);
   kernels_.relu_grad(net_.width, x, dx, dx);
-  if (net_.index) net_.index->mark_changed(seat.rows.data(), count);
+  net_.moved(seat.rows.data(), count);
   watch.mark(seat.figures.update_s);
   backward(batch, sample, step, seat);
   watch.mark(seat.figures.hidden_update_s);
   const auto copies = static_cast<Index>(1 + net_.weight.states.size());
   seat.figures.active_rows += count;
-  seat.figures.bytes += count * (net_.width + 1) * 4 * (1 + 2 * copies);
+  seat.figures.bytes += count * ((net_.width + 1) * 4 * (1 + 2 * copies) - net_.saved_bytes());
   return value;
 }
 

@@ -10,6 +10,8 @@
 #include "layer.h"
 #include "sparse/active_batch.h"
 #include "sparse/lsh_index.h"
+#include "sparse/mixing.h"
+#include "sparse/narrow_weight.h"
 
 namespace mh {
 
@@ -26,16 +28,37 @@ struct HiddenLayer {
 
 struct SparseNet {
   std::vector<HiddenLayer> hidden;
-  Index neurons = 0, width = 0;  // of the output layer
-  Parameter weight, bias;        // bias.weight is null where there is none
-  LshIndex* index = nullptr;     // null: the caller names the active neurons
+  Index neurons = 0, width = 0;    // of the output layer
+  Parameter weight, bias;          // bias.weight is null where there is none
+  NarrowWeight* narrow = nullptr;  // not null: trained in place of the weight
+  LshIndex* index = nullptr;       // null: the caller names the active neurons
   SamplingSettings sampling{};
   Sharing share = Sharing::kBatch;
   SparseLoss loss = SparseLoss::kSoftmax;
+
+  // Says that these rows of the output layer have moved; any thread.
+  void moved(const std::int32_t* rows, Index count) const {
+    if (index) index->mark_changed(rows, count);
+    if (narrow) narrow->mark_changed(rows, count);
+  }
+
+  // What a narrow weight saves of a row that is read for the logits, and read and written by the
+  // update.
+  Index saved_bytes() const { return narrow ? 3 * 2 * width : 0; }
 };
 
 inline RowArrays rows_of(const Parameter& p, Index width) {
-  return {width, p.weight, p.state(0), p.state(1)};
+  return {width, p.weight, p.state(0), p.state(1), nullptr, 0};
+}
+
+// The output layer's, for what a seed makes random.
+inline RowArrays output_rows(const SparseNet& net, std::uint64_t seed) {
+  RowArrays rows = rows_of(net.weight, net.width);
+  if (net.narrow) {
+    rows.narrow = net.narrow->data();
+    rows.salt = static_cast<std::uint32_t>(mixed(seed));
+  }
+  return rows;
 }
 
 inline Index label_count(const LabelRows& labels, Index sample) {

@@ -100,7 +100,8 @@ void SparseTrainer::choose_by(LshIndex* index, const SamplingSettings& sampling)
   if (single_) single_->use_index();
 }
 
-void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, bool collect) {
+void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, bool collect,
+                           bool narrow) {
   require_open();
   if (!net_.weight.weight) refuse("The trainer has no output layer; call output() first.");
   if (!collect && !follows_rows(rule)) {
@@ -109,6 +110,9 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   }
   if (collect && share == Sharing::kSample) {
     refuse("Gradients are collected by batches; expected share='batch'.");
+  }
+  if (collect && narrow) {
+    refuse("Gradients are collected for weights that others move; expected them in float32.");
   }
   for (const HiddenLayer& layer : net_.hidden) {
     if (!(collect && layer.sparse)) require_states(layer.weight, rule);
@@ -122,6 +126,11 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   net_.loss = loss;
   for (const HiddenLayer& layer : net_.hidden) use_huge_pages(layer.weight);
   use_huge_pages(net_.weight);
+  if (narrow) {
+    narrow_ = std::make_unique<NarrowWeight>(net_.neurons, net_.width);
+    net_.narrow = narrow_.get();
+    take_weight();
+  }
   const KernelTable& table = kernels();
   if (share == Sharing::kBatch) {
     shared_ = std::make_unique<SharedSet>(net_, table, max_batch_, team_);
@@ -212,8 +221,18 @@ SparseRuleStep SparseTrainer::step_of(double rate, std::int64_t step) const {
   return at;
 }
 
+void SparseTrainer::take_weight() {
+  if (narrow_) narrow_->take(net_.weight.weight, kernels(), team_);
+}
+
 Index SparseTrainer::train(const SparsePiece& p) {
   check(p);
+  const Index done = train_batches(p);
+  if (narrow_) narrow_->write_back(net_.weight.weight, kernels(), team_);
+  return done;
+}
+
+Index SparseTrainer::train_batches(const SparsePiece& p) {
   const Index batches = units_of(p.count, p.batch_size);
   for (Index number = 0; number < batches; ++number) {
     const SparseBatch batch = batch_of(p, number);

@@ -34,13 +34,17 @@ class SparseTrainer {
   void output(Index neurons, Index width, Parameter weight, Parameter bias);
   // The index must outlive the trainer, or be replaced by another.
   void choose_by(LshIndex* index, const SamplingSettings& sampling);
-  // `collect`: rows take a plain step, and their gradients are kept for collected().
-  void finish(const Rule& rule, Sharing share, SparseLoss loss, bool collect);
+  // `collect`: rows take a plain step, and their gradients are kept for collected(). `narrow`: the
+  // output layer's weight is trained as bfloat16, and written back after every call of train.
+  void finish(const Rule& rule, Sharing share, SparseLoss loss, bool collect, bool narrow);
 
   // Returns the number of batches done: fewer than all when a loss is not finite, which stops the
   // training before that batch changes anything (before that sample, where each has its own active
   // set). Arguments are checked before the first batch.
   Index train(const SparsePiece& piece);
+
+  // Reads the output layer's weight again, which somebody else has changed.
+  void take_weight();
 
   const SparseNet& net() const { return net_; }
   const Figures& figures() const { return figures_; }
@@ -54,6 +58,7 @@ class SparseTrainer {
   void check_labels(const SparsePiece& piece) const;
   void check_named(const SparsePiece& piece) const;
   SparseBatch batch_of(const SparsePiece& piece, Index number) const;
+  Index train_batches(const SparsePiece& piece);
   SparseRuleStep step_of(double rate, std::int64_t step) const;
 
   const Index max_batch_;
@@ -62,6 +67,7 @@ class SparseTrainer {
   std::optional<Rule> rule_;  // set by finish
   bool collect_ = false;
   CollectedRows collected_[2];
+  std::unique_ptr<NarrowWeight> narrow_;
   std::unique_ptr<SharedSet> shared_;
   std::unique_ptr<SingleSets> single_;
   Figures figures_;

@@ -58,6 +58,7 @@ struct Case {
   Sharing share;
   SparseLoss loss;
   bool by_index;
+  bool narrow = false;
 };
 
 // The weights of all layers after training twice over the data.
@@ -79,7 +80,7 @@ Array train(const Case& c, double* last) {
   Parameter weight = weights.parameter(kNeurons * kSecond, 2, 5, 0.3f);
   const float* rows = weight.weight;
   trainer.output(kNeurons, kSecond, std::move(weight), weights.parameter(kNeurons, 2, 6, 0.1f));
-  trainer.finish(rule, c.share, c.loss, false);
+  trainer.finish(rule, c.share, c.loss, false, c.narrow);
   LshIndex index({HashKind::kDwta, kNeurons, kSecond, 2, 6, 16, 4, 0.3, Filling::kFifo, 7});
   if (c.by_index) {
     Team team(1);
@@ -137,6 +138,7 @@ void test_sparse_trainer() {
     }
     check_threads({20, 1, false, Sharing::kBatch, loss, false});
     check_threads({20, 1, true, Sharing::kBatch, loss, true});
+    check_threads({20, 1, true, Sharing::kBatch, loss, true, true});
   }
 }
 
@@ -145,8 +147,10 @@ void test_racing_samples() {
   for (const bool sparse : {true, false}) {
     for (const bool by_index : {true, false}) {
       double last;
-      train({25, 3, sparse, Sharing::kSample, SparseLoss::kSoftmax, by_index}, &last);
-      check(std::isfinite(last), "sparse training by racing samples stays finite");
+      for (const bool narrow : {false, true}) {
+        train({25, 3, sparse, Sharing::kSample, SparseLoss::kSoftmax, by_index, narrow}, &last);
+        check(std::isfinite(last), "sparse training by racing samples stays finite");
+      }
     }
   }
 }

@@ -428,11 +428,24 @@ class SparseTrainer:
     ) -> None:
         """Choose active neurons by this index; may be called again for another one."""
 
-    def finish(self, rule: Rule, *, share: str, loss: str, collect: bool = False) -> None:
+    def finish(
+        self,
+        rule: Rule,
+        *,
+        share: str,
+        loss: str,
+        collect: bool = False,
+        narrow: bool = False,
+    ) -> None:
         """`share` is "batch" or "sample", `loss` "softmax" or "sigmoid".
 
-        With `collect` rows take a plain step, and their gradients are kept for `collected`.
+        With `collect` rows take a plain step, and their gradients are kept for `collected`. With
+        `narrow` the output layer's weight is trained as bfloat16, in a copy whose changed rows are
+        written back to `weight` before `train` returns.
         """
+
+    def take_weight(self) -> None:
+        """Read the output layer's weight again, after a change from outside."""
 
     def train(
         self,

@@ -40,7 +40,7 @@ class SharedWeights:
         """The state tensors by 'parameter.state', as a checkpoint names them; the mean where each
         worker has its own."""
         return {
-            f"{name}.{state}": torch.stack([copy[name][at] for copy in self.states]).mean(0)
+            f"{name}.{state}": _mean([copy[name][at] for copy in self.states])
             for name in self.states[0]
             for at, state in enumerate(rule.states)
         }
@@ -51,6 +51,11 @@ class SharedWeights:
             for name, tensors in copy.items():
                 for state, tensor in zip(rule.states, tensors, strict=True):
                     tensor.copy_(named[f"{name}.{state}"])
+
+
+def _mean(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Their mean; the tensor itself where there is one, since states may be gigabytes."""
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).mean(0)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -36,6 +36,7 @@ class FastPath:
     hidden: tuple[str, ...]
     output: str
     loss: str
+    share: str = "batch"
 
 
 def is_wide(model: nn.Module) -> bool:
@@ -61,7 +62,8 @@ def describe(model: nn.Module, loss: object, rule: Rule, batch: Any) -> FastPath
     _check_parameters(model, [*hidden, names[-1]])
     _check_rule(rule)
     _check_batch(modules[hidden[0]], batch)
-    return FastPath(tuple(hidden), names[-1], _loss_name(loss))
+    share = str(modules[names[-1]].share)
+    return FastPath(tuple(hidden), names[-1], _loss_name(loss), share)
 
 
 def chain_of(model: nn.Module) -> list[str]:

@@ -39,7 +39,8 @@ class FastTrainer:
 
     Weights and states are used where they lie and must stay there. With `collect` rows take a plain
     step and their gradients are kept, for somebody who applies the rule elsewhere; states are then
-    those of the dense parameters.
+    those of the dense parameters. With `narrow` the wide layer's weights are trained as bfloat16;
+    the module's own are brought up to date before `train` returns.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class FastTrainer:
         max_batch: int,
         threads: int,
         collect: bool = False,
+        narrow: bool = False,
     ) -> None:
         output = model.get_submodule(path.output)
         assert isinstance(output, LSHLinear)
@@ -67,7 +69,13 @@ class FastTrainer:
             sparse = isinstance(module, SparseLinear)
             self._native.hidden(*_arrays(module, name, kept), sparse=sparse)
         self._native.output(*_arrays(output, path.output, kept))
-        self._native.finish(native_rule(rule), share=output.share, loss=path.loss, collect=collect)
+        self._native.finish(
+            native_rule(rule),
+            share=output.share,
+            loss=path.loss,
+            collect=collect,
+            narrow=narrow,
+        )
 
     def train(
         self, inputs: Any, targets: Any, batch_size: int, rates: Rates, first_step: int
@@ -116,6 +124,7 @@ class FastTrainer:
         index = self._layer.index  # another one when weights were loaded meanwhile
         if index is self._index:
             return
+        self._native.take_weight()
         sampling = self._layer.sampling
         assert sampling.limit is not None  # a layer has resolved both
         assert sampling.floor is not None

@@ -8,15 +8,29 @@ _INDICES_SHOWN = 8
 
 
 def diverged(
-    epoch: int, batch: int, step: int, loss: float, indices: list[int]
+    epoch: int,
+    batch: int,
+    step: int,
+    loss: float,
+    indices: list[int],
+    *,
+    by_samples: bool = False,
 ) -> TrainingDiverged:
-    """The error that names the step and the batch (all counted from 0, as in the event log)."""
+    """The error that names the step and the batch (all counted from 0, as in the event log).
+
+    `by_samples`: every sample has moved the weights by itself, up to the one that diverged.
+    """
+    weights = (
+        "samples of this batch that came before have moved the weights"
+        if by_samples
+        else "the weights are as they were before this batch"
+    )
     shown = ", ".join(map(str, indices[:_INDICES_SHOWN]))
     more = ", ..." if len(indices) > _INDICES_SHOWN else ""
     return TrainingDiverged(
         f"The loss is {loss} at step {step} (epoch {epoch}, batch {batch}, samples {shown}{more}); "
-        "the weights are as they were before this batch. Try a lower learning rate, clip_norm in "
-        "the optimizer, or look at these samples.",
+        f"{weights}. Try a lower learning rate, clip_norm in the optimizer, or look at these "
+        "samples.",
         epoch=epoch,
         step=step,
         indices=indices,

@@ -59,10 +59,15 @@ class Hogwild(Strategy):
     it each worker takes whole batches: fewer updates, more samples per second on large nets, and a
     rate that has to be found for that many workers. Where the workers are threads of the fast path
     of sparse layers, they share whole batches in any case.
+
+    `wide_weights="bfloat16"` is for that fast path: the wide layer's weights are trained as
+    bfloat16, rounded at random, for half of their bytes in the memory's traffic. The module itself
+    keeps float32.
     """
 
     workers: int | None = None
     share_batch: bool = True
+    wide_weights: str = "float32"
 
     name: ClassVar[str] = "hogwild"
 
@@ -71,6 +76,10 @@ class Hogwild(Strategy):
             raise ConfigError(
                 f"Hogwild: workers is {self.workers!r}; expected at least 1, or None for one per "
                 "core."
+            )
+        if self.wide_weights not in ("float32", "bfloat16"):
+            raise ConfigError(
+                f"Hogwild: wide_weights is {self.wide_weights!r}; expected 'float32' or 'bfloat16'."
             )
 
     @property
@@ -81,23 +90,38 @@ class Hogwild(Strategy):
         refuse_what_cannot_be_shared(model)
 
     def start(self, job: TrainingJob) -> Session:
-        return HogwildSession(job, self.worker_count, share_batch=self.share_batch)
+        return HogwildSession(
+            job,
+            self.worker_count,
+            share_batch=self.share_batch,
+            narrow=self.wide_weights == "bfloat16",
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "workers": self.worker_count, "share_batch": self.share_batch}
+        parts = {"name": self.name, "workers": self.worker_count, "share_batch": self.share_batch}
+        return parts if self.wide_weights == "float32" else {**parts, "wide_weights": "bfloat16"}
 
 
 class HogwildSession(SharedSession):
     """The driver's side: starts the workers, watches them, gives a dead one's pieces back."""
 
-    def __init__(self, job: TrainingJob, workers: int, *, share_batch: bool) -> None:
+    def __init__(
+        self, job: TrainingJob, workers: int, *, share_batch: bool, narrow: bool = False
+    ) -> None:
         self._fast_path, reason = fast_path(job)
+        if narrow and self._fast_path is None:
+            raise ConfigError(
+                "Hogwild: wide_weights='bfloat16' is for the fast path of sparse layers, which "
+                f"can't train this net ({reason or 'it has no LSHLinear'}); leave it at 'float32'."
+            )
+        self._narrow = narrow
         self._threads = workers
         self._plan = None
         if self._fast_path is not None:
             workers, share_batch = 1, False
             job = replace(job, piece_samples=_FAST_PIECE_SAMPLES)
-            form = f"{counted(self._threads, 'thread')}, native sparse layers ({kernels.simd()})"
+            kind = f"{kernels.simd()}, bfloat16" if narrow else kernels.simd()
+            form = f"{counted(self._threads, 'thread')}, native sparse layers ({kind})"
         else:
             self._plan, no_plan = planned(job)
             form = f"{counted(workers, 'worker')}, {form_in_words(reason or no_plan)}"
@@ -152,7 +176,8 @@ class HogwildSession(SharedSession):
         indices = order[message.batch * size : (message.batch + 1) * size].tolist()
         whole = message.batch * size // self._whole.batch_size  # the batch as the user counts them
         step = message.epoch * self._whole.batches_per_epoch + whole
-        return diverged(message.epoch, whole, step, message.loss, indices)
+        by_samples = self._fast_path is not None and self._fast_path.share == "sample"
+        return diverged(message.epoch, whole, step, message.loss, indices, by_samples=by_samples)
 
     def _show(self, epoch: int, seconds: float) -> None:
         job, samples = self._job, self._board.samples
@@ -207,5 +232,6 @@ class HogwildSession(SharedSession):
             plan=self._plan,
             fast_path=self._fast_path,
             threads=self._threads,
+            narrow=self._narrow,
             channels_last=self._channels_last,
         )

@@ -65,6 +65,7 @@ class HogwildWorker:
     plan: native_plan.PlanDescription | None
     fast_path: FastPath | None
     threads: int  # of the fast path
+    narrow: bool  # it trains the wide layer's weights as bfloat16
     channels_last: bool
 
     def run(self, channel: Connection) -> None:
@@ -101,7 +102,13 @@ class HogwildWorker:
         assert isinstance(layer, LSHLinear)
         layer.threads = layer.threads or self.threads
         trainer = FastTrainer(
-            path, job.model, job.rule, states, max_batch=job.batch_size, threads=self.threads
+            path,
+            job.model,
+            job.rule,
+            states,
+            max_batch=job.batch_size,
+            threads=self.threads,
+            narrow=self.narrow,
         )
         return SparseStep(trainer)
 

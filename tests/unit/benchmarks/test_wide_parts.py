@@ -114,7 +114,12 @@ def measured(ours: Curve, sampled: Curve, **rates: float) -> slide_speed.Measure
     return slide_speed.Measured(
         course=slide_speed.QUICK[0].course,
         rounds=Rounds({name: (rates.get(name, 1.0),) for name in slide_speed.TITLES}),
-        curves={"lsh": ours, "full_softmax": Curve(), "sampled_softmax": sampled},
+        curves={
+            "lsh": ours,
+            "lsh_bfloat16": Curve(),
+            "full_softmax": Curve(),
+            "sampled_softmax": sampled,
+        },
         phases={"batch": phases()},
     )
 
@@ -129,7 +134,12 @@ def test_speed_is_judged_by_the_full_softmax_and_by_the_best_of_the_sampled_one(
 
     assert found["ratios"]["full_softmax"]["median"] == 25.0
     assert found["sampled_best_p@1"] == 20.0
-    assert found["seconds_to_it"] == {"lsh": 5.0, "full_softmax": None, "sampled_softmax": 10.0}
+    assert found["seconds_to_it"] == {
+        "lsh": 5.0,
+        "lsh_bfloat16": None,
+        "full_softmax": None,
+        "sampled_softmax": 10.0,
+    }
     assert found["times_sooner_than_sampled"] == 2.0
     assert found["met"] == {
         "times_full_softmax": True,

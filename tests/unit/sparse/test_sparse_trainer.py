@@ -122,7 +122,14 @@ def random_samples(
 
 
 def trainer_of(
-    net: Net, *, max_batch: int, threads: int, share: str, loss: str, collect: bool = False
+    net: Net,
+    *,
+    max_batch: int,
+    threads: int,
+    share: str,
+    loss: str,
+    collect: bool = False,
+    narrow: bool = False,
 ) -> kernels.SparseTrainer:
     trainer = kernels.SparseTrainer(max_batch, threads)
     p, s = net.parameters, net.states
@@ -131,7 +138,7 @@ def trainer_of(
         sparse = net.sparse and number == 0
         trainer.hidden(p[w], p.get(b), s[w], s.get(b, []), sparse=sparse)
     trainer.output(p["w"], p.get("b"), s["w"], s.get("b", []))
-    trainer.finish(net.native_rule, share=share, loss=loss, collect=collect)
+    trainer.finish(net.native_rule, share=share, loss=loss, collect=collect, narrow=narrow)
     return trainer
 
 
@@ -145,6 +152,7 @@ def train(
     loss: str = "softmax",
     trainer: kernels.SparseTrainer | None = None,
     rate: float = 0.05,
+    seed: int = 0,
 ) -> np.ndarray:
     if trainer is None:
         trainer = trainer_of(net, max_batch=batch, threads=threads, share=share, loss=loss)
@@ -164,7 +172,7 @@ def train(
         batch_size=batch,
         rates=np.full(batches, rate),
         first_step=1,
-        seed=0,
+        seed=seed,
         losses=losses,
         active_offsets=samples.active_offsets,
         active=samples.active,

@@ -98,6 +98,38 @@ def test_a_wide_net_learns_in_one_process(tmp_path: Path, share: str) -> None:
     assert model[0].weight.grad is None
 
 
+@pytest.mark.parametrize("share", ["batch", "sample"])
+def test_a_wide_net_learns_in_bfloat16(tmp_path: Path, share: str) -> None:
+    model = wide_net(share=share)
+    strategy = mh.Hogwild(workers=2, wide_weights="bfloat16")
+    result = trainer(tmp_path, model, strategy=strategy).fit(topics(), epochs=6)
+    assert any("bfloat16" in note for note in notes(result.run_dir))
+    assert share_right(model) > 0.95
+    weight = model[2].weight.detach()
+    assert weight.dtype == torch.float32
+    trained = (weight == weight.bfloat16().float()).all(1)
+    assert int(trained.sum()) > 100  # the others were never active
+
+
+def test_a_run_in_bfloat16_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    strategy = mh.Hogwild(workers=2, wide_weights="bfloat16")
+    result = trainer(tmp_path, wide_net(), strategy=strategy).fit(topics(), epochs=2)
+    model = wide_net()
+    again = trainer(tmp_path, model, strategy=strategy)
+    again.fit(topics(), epochs=6, resume=result.run_dir)
+    assert share_right(model) > 0.95
+
+
+def test_bfloat16_is_refused_where_nothing_trains_in_it(tmp_path: Path) -> None:
+    strategy = mh.Hogwild(workers=1, wide_weights="bfloat16")
+    rule = mh.optim.Adam(lr=0.01, clip_norm=1.0)
+    training = trainer(tmp_path, wide_net(), strategy=strategy, optimizer=rule)
+    with pytest.raises(mh.errors.ConfigError, match="gradients are clipped"):
+        training.fit(topics(200), epochs=1)
+    with pytest.raises(mh.errors.ConfigError, match="expected 'float32' or 'bfloat16'"):
+        mh.Hogwild(wide_weights="float16")
+
+
 class _Assassin(mh.Callback):
     """Kills the worker after the first epoch."""
 
@@ -130,11 +162,18 @@ def test_a_rule_without_a_fast_path_says_why_and_trains_by_autograd(tmp_path: Pa
     assert any("autograd (gradients are clipped" in note for note in notes(result.run_dir))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("share", "weights"),
+    [
+        ("batch", "the weights are as they were before this batch"),
+        ("sample", "samples of this batch that came before have moved the weights"),
+    ],
+)
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, share: str, weights: str) -> None:
     source = topics(200)
     source.features.values[6 * 30] = float("nan")
-    training = trainer(tmp_path, wide_net())
-    with pytest.raises(mh.errors.TrainingDiverged, match="loss is nan at step"):
+    training = trainer(tmp_path, wide_net(share=share))
+    with pytest.raises(mh.errors.TrainingDiverged, match=f"loss is nan at step.*{weights}"):
         training.fit(source, epochs=1)
 
 
