@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from manyhands.errors import TrainingDiverged
 
 _INDICES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """From a worker to the driver: this batch's loss is not finite; its update was not applied."""
+
+    epoch: int
+    batch: int
+    loss: float
 
 
 def diverged(

@@ -36,15 +36,6 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Diverged:
-    """To the driver: this batch's loss is not finite; its update was not applied."""
-
-    epoch: int
-    batch: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
 class Flush:
     """To a replica: send everything that is done, then answer with `Flushed`."""
 

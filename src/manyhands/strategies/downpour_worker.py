@@ -31,7 +31,8 @@ from manyhands.replica.steps import AutogradStep, PlanStep, RowsTaker, Step, as_
 from manyhands.sparse.fast_path import FastPath
 from manyhands.sparse.fast_trainer import FastTrainer
 from manyhands.sparse.lsh_linear import LSHLinear
-from manyhands.strategies.downpour_messages import Diverged, GivenBack, PieceDone
+from manyhands.strategies.divergence import Diverged
+from manyhands.strategies.downpour_messages import GivenBack, PieceDone
 from manyhands.strategies.exchange import GradientOutbox, Line, StepClock, WeightOutbox
 from manyhands.strategies.leases import Lease
 from manyhands.strategies.pieces import PieceRequest, first_batch, part_of, piece_request

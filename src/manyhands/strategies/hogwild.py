@@ -38,8 +38,8 @@ from manyhands.replica.board import Board
 from manyhands.replica.layout import likes_channels_last
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared
-from manyhands.strategies.divergence import diverged
-from manyhands.strategies.hogwild_worker import Diverged, EpochDone, EpochStart, HogwildWorker
+from manyhands.strategies.divergence import Diverged, diverged
+from manyhands.strategies.hogwild_worker import EpochDone, EpochStart, HogwildWorker
 from manyhands.strategies.native_form import counted, fast_path, form_in_words, planned
 from manyhands.strategies.pieces import pieces_per_epoch
 from manyhands.strategies.shared_session import SharedSession

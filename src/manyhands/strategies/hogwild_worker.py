@@ -26,6 +26,7 @@ from manyhands.replica.steps import AutogradStep, PlanStep, Step, as_it_is, flat
 from manyhands.sparse.fast_path import FastPath
 from manyhands.sparse.fast_trainer import FastTrainer
 from manyhands.sparse.lsh_linear import LSHLinear
+from manyhands.strategies.divergence import Diverged
 from manyhands.strategies.pieces import PieceRequest, first_batch, part_of, piece_request
 from manyhands.strategies.strategy import TrainingJob
 
@@ -43,15 +44,6 @@ class EpochDone:
     """From a worker: no piece is left."""
 
     epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """From a worker: this batch's loss is not finite; the update was not applied."""
-
-    epoch: int
-    batch: int
-    loss: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import torch
 from manyhands.errors import ServerUnavailable, WorkerError
 from manyhands.launch.local import Role, close_all, error_of
 from manyhands.launch.role_process import Failure, Ready
+from manyhands.strategies.divergence import Diverged
 from manyhands.strategies.downpour_messages import (
     Ask,
-    Diverged,
     Flush,
     Flushed,
     GivenBack,
