@@ -18,6 +18,7 @@ import pytest
 from manyhands.errors import ConfigError, ManyhandsError
 from manyhands.launch.local import start_role
 from manyhands.messages import Hello, Welcome
+from manyhands.transport import connection
 from manyhands.transport.certificates import Credentials, RunCertificates
 from manyhands.transport.connection import greet
 from manyhands.transport.endpoint import Endpoint
@@ -55,6 +56,48 @@ class EchoClient:
             sock.sendall(bytes(MEGABYTE))
             channel.send(_read_megabyte(sock) == bytes(MEGABYTE))
             channel.recv()
+
+
+class PatientServer:
+    """Welcomes one client and waits for a byte that never comes."""
+
+    def __init__(self, host: str, credentials: Credentials) -> None:
+        self.host = host
+        self.credentials = credentials
+
+    def run(self, channel: Connection) -> None:
+        _notice_soon()
+        with listen(self.host, token=TOKEN, credentials=self.credentials) as listener:
+            channel.send(listener.endpoint)
+            arrival = next(iter(listener.arrivals()))
+            fd = arrival.welcome(Welcome(lanes=1, map_version=1))
+            with socket.socket(fileno=fd) as sock:
+                channel.send(_ends_by_itself(sock))
+
+
+class PatientClient(EchoClient):
+    def run(self, channel: Connection) -> None:
+        _notice_soon()
+        hello = Hello(token=TOKEN, client=1, lane=0)
+        greeting = greet(self.endpoint, hello, credentials=self.credentials)
+        channel.send("welcomed")
+        with socket.socket(fileno=greeting.fd) as sock:
+            channel.send(_ends_by_itself(sock))
+
+
+def _notice_soon() -> None:
+    """Let the kernel lose its patience earlier than it would."""
+    connection._SILENCE_S = connection._ASK_EVERY_S = connection._WITHOUT_ANSWER_S = 1
+
+
+def _ends_by_itself(sock: socket.socket) -> bool:
+    sock.settimeout(60)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def _read_megabyte(sock: socket.socket) -> bytes:
@@ -111,6 +154,21 @@ def test_roles_meet_over_an_encrypted_link_and_strangers_do_not(link, capfd):
         with start_role(EchoClient(endpoint, run.client), name="client", prefix=there) as client:
             assert client.receive() is True
     assert "[server] Turned away a stranger at 10.77.0.2" in capfd.readouterr().err
+
+
+def test_both_ends_notice_that_they_were_cut_off_from_each_other(link):
+    a, b = link
+    run = RunCertificates.make()
+    server_task = PatientServer("10.77.0.1", run.server)
+    with start_role(server_task, name="server", prefix=("ip", "netns", "exec", a)) as server:
+        client_task = PatientClient(server.receive(), run.client)
+        with start_role(client_task, name="client", prefix=("ip", "netns", "exec", b)) as client:
+            assert client.receive() == "welcomed"
+            for name in link:  # packets still arrive, and are nobody's
+                ip("-n", name, "address", "flush", "dev", "mh0")
+                ip("-n", name, "address", "add", "10.78.0.9/8", "dev", "mh0")
+            assert client.receive() is True
+            assert server.receive() is True
 
 
 def test_a_server_without_credentials_does_not_open_on_such_an_address():

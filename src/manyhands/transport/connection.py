@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from manyhands.errors import ConfigError, ServerUnavailable
@@ -17,9 +19,10 @@ from manyhands.transport.tunnel import tunnel
 from manyhands.transport.unix_socket import connect_unix
 
 _TIMEOUT_S = 5.0
-# A peer that was switched off sends nothing: after this much silence the kernel asks for a sign
-# of life, and gives the connection up when none comes.
-_SILENCE_S, _ASK_EVERY_S, _ASK_TIMES = 10, 5, 4
+# A peer that was switched off or cut off sends nothing: after this much silence the kernel asks for
+# a sign of life, every so often, and gives the connection up when for so long none has come, nor a
+# receipt for what was sent. A process that is paused does not count: its kernel answers for it.
+_SILENCE_S, _ASK_EVERY_S, _WITHOUT_ANSWER_S = 3, 2, 10
 _SEND_BUFFER_BYTES = 4 << 20
 
 
@@ -111,7 +114,8 @@ def tune(sock: socket.socket) -> None:
     """What every TCP connection wants: small frames at once, room for large ones, a dead peer seen.
 
     The system's own sizing of the send buffer stays so small that a sender of megabytes sleeps and
-    wakes for every few hundred kilobytes.
+    wakes for every few hundred kilobytes. Within a machine there is no congestion to control, and
+    what the system does about it elsewhere (BBR waits between packets) only holds a sender up.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
@@ -119,7 +123,15 @@ def tune(sock: socket.socket) -> None:
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _ASK_EVERY_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _ASK_TIMES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _WITHOUT_ANSWER_S)
+    if hasattr(socket, "TCP_CONGESTION") and _stays_here(sock):
+        with suppress(OSError):  # the plainest of all, but a system may be built without it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
+def _stays_here(sock: socket.socket) -> bool:
+    here, there = sock.getsockname()[0], sock.getpeername()[0]
+    return bool(here == there or ipaddress.ip_address(there).is_loopback)
 
 
 def _connect_tcp(

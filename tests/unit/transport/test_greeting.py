@@ -64,6 +64,14 @@ def test_a_client_is_welcomed_and_the_connection_is_its_own(same_machine):
         assert server.listener.strangers == 0
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux only")
+def test_within_a_machine_nothing_paces_a_sender():
+    with serving() as server, socket.socket(fileno=greet(server.endpoint, hello()).fd) as client:
+        for end in (client, server.connection()):
+            chosen = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert chosen.rstrip(b"\0") == b"reno"
+
+
 def test_what_follows_the_greeting_is_left_in_the_connection():
     data = frame(Kind.HELLO, hello().encode()) + b"the first frame"
     with serving() as server:
