@@ -189,21 +189,41 @@ auto codes_sparse(BoundIndex& self, const ConstIntegers& offsets, const ConstLab
   return give(std::move(out), {n, tables});
 }
 
+void see_inputs(BoundIndex& self, const ConstMatrix& x) {
+  const Index batch = require_inputs(self, x);
+  self.see_inputs(x.data(), self.settings().width, batch);
+}
+
 auto choose_shared(BoundIndex& self, const ConstMatrix& x,
                    const std::optional<ConstIntegers>& label_offsets,
                    const std::optional<ConstLabels>& labels, const std::string& choice, Index limit,
-                   Index floor, int votes, std::uint64_t seed, int threads) {
+                   Index floor, int votes, Index hardest, const std::optional<ConstMatrix>& weight,
+                   const std::optional<ConstValues>& bias, std::uint64_t seed, int threads) {
   const Index batch = require_inputs(self, x);
-  const SamplingSettings settings = sampling_of(choice, limit, floor, votes);
+  SamplingSettings settings = sampling_of(choice, limit, floor, votes);
+  require(hardest >= 0, "The hardest are " + std::to_string(hardest) + "; expected 0 or more.");
+  require(hardest == 0 || weight, "The weight is missing; expected it, to tell which are hardest.");
+  settings.hardest = hardest;
   const LabelRows given = label_rows(self, label_offsets, labels, batch);
   require_threads(threads);
-  const float* from = x.data();
+  OutputRows outputs{x.data(), self.settings().width, {}, nullptr};
+  if (weight) {
+    require_weight(self, *weight);
+    outputs.weight.width = self.settings().width;
+    outputs.weight.weight = const_cast<float*>(weight->data());  // read only
+  }
+  if (bias) {
+    require(static_cast<Index>(bias->size()) == self.settings().neurons,
+            "There are " + std::to_string(bias->size()) + " biases; expected " +
+                std::to_string(self.settings().neurons) + ", one for each neuron.");
+    outputs.bias = bias->data();
+  }
   std::vector<std::int64_t> wide;
   {
     const nb::gil_scoped_release release;
     std::vector<std::int32_t> rows;
     self.with_team(threads, [&](Team& team) {
-      self.choose_shared(from, self.settings().width, batch, given, settings, seed, team, rows);
+      self.choose_shared(outputs, batch, given, settings, seed, team, rows);
     });
     wide.assign(rows.begin(), rows.end());
   }
@@ -271,7 +291,10 @@ void bind_lsh(nb::module_& m) {
            nb::arg("columns").noconvert(), nb::arg("values").noconvert().none())
       .def("choose_shared", &choose_shared, nb::arg("x").noconvert(),
            nb::arg("label_offsets").noconvert().none(), nb::arg("labels").noconvert().none(),
-           nb::kw_only(), "choice"_a, "limit"_a, "floor"_a, "votes"_a, "seed"_a, "threads"_a = 1)
+           nb::kw_only(), "choice"_a, "limit"_a, "floor"_a, "votes"_a, "hardest"_a = 0,
+           nb::arg("weight").noconvert().none() = nb::none(),
+           nb::arg("bias").noconvert().none() = nb::none(), "seed"_a, "threads"_a = 1)
+      .def("see_inputs", &see_inputs, nb::arg("x").noconvert())
       .def("choose_each", &choose_each, nb::arg("x").noconvert(),
            nb::arg("label_offsets").noconvert().none(), nb::arg("labels").noconvert().none(),
            nb::kw_only(), "choice"_a, "limit"_a, "floor"_a, "votes"_a, "seed"_a, "threads"_a = 1)

@@ -36,17 +36,18 @@ SparseLoss loss_named(const std::string& name) {
   return name == "softmax" ? SparseLoss::kSoftmax : SparseLoss::kSigmoid;
 }
 
-SamplingSettings sampling_named(const std::string& choice, Index limit, Index floor, int votes) {
+SamplingSettings sampling_named(const std::string& choice, Index limit, Index floor, int votes,
+                                Index hardest) {
   require(choice == "vanilla" || choice == "topk" || choice == "threshold",
           "The choice is '" + choice + "'; expected 'vanilla', 'topk' or 'threshold'.");
-  require(limit >= 0 && floor >= 0 && votes >= 1,
-          "The limit, floor and votes are " + std::to_string(limit) + ", " +
-              std::to_string(floor) + " and " + std::to_string(votes) +
-              "; expected at least 0, 0 and 1.");
+  require(limit >= 0 && floor >= 0 && votes >= 1 && hardest >= 0,
+          "The limit, floor, votes and hardest are " + std::to_string(limit) + ", " +
+              std::to_string(floor) + ", " + std::to_string(votes) + " and " +
+              std::to_string(hardest) + "; expected at least 0, 0, 1 and 0.");
   const Choice which = choice == "vanilla" ? Choice::kVanilla
                        : choice == "topk"  ? Choice::kTopK
                                            : Choice::kThreshold;
-  return {which, limit, floor, votes};
+  return {which, limit, floor, votes, hardest};
 }
 
 // Rows of numbers, compressed; the last offset must be their number.
@@ -119,7 +120,7 @@ void output(BoundTrainer& self, const Matrix& weight, const std::optional<Floats
 }
 
 void choose_by(BoundTrainer& self, nb::object index, const std::string& choice, Index limit,
-               Index floor, int votes) {
+               Index floor, int votes, Index hardest) {
   BoundIndex& chosen = nb::cast<BoundIndex&>(index);
   const IndexSettings& s = chosen.settings();
   const SparseNet& net = self.trainer.net();
@@ -127,7 +128,7 @@ void choose_by(BoundTrainer& self, nb::object index, const std::string& choice, 
           "The index holds " + std::to_string(s.neurons) + " neurons of width " +
               std::to_string(s.width) + "; expected " + std::to_string(net.neurons) + " and " +
               std::to_string(net.width) + ", the output layer's.");
-  const SamplingSettings sampling = sampling_named(choice, limit, floor, votes);
+  const SamplingSettings sampling = sampling_named(choice, limit, floor, votes, hardest);
   {
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(self.busy);
@@ -260,7 +261,7 @@ void bind_sparse_trainer(nb::module_& m) {
       .def("output", &output, nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(),
            nb::arg("weight_states").noconvert(), nb::arg("bias_states").noconvert())
       .def("choose_by", &choose_by, "index"_a, nb::kw_only(), "choice"_a, "limit"_a, "floor"_a,
-           "votes"_a)
+           "votes"_a, "hardest"_a = 0)
       .def(
           "finish",
           [](BoundTrainer& self, const Rule& rule, const std::string& share,

@@ -120,10 +120,10 @@ HashFunctions::Scratch::Scratch(const HashFunctions& functions)
       codes_(static_cast<std::size_t>(functions.tables() * kHashBlock)) {}
 
 void HashFunctions::hash(const float* const* rows, Index count, Scratch& scratch,
-                         std::uint16_t* codes, Index stride) const {
+                         const float* centre, std::uint16_t* codes, Index stride) const {
   for (Index first = 0; first < count; first += kHashBlock) {
     const int lanes = static_cast<int>(std::min<Index>(kHashBlock, count - first));
-    hash_block(rows + first, lanes, scratch);
+    hash_block(rows + first, lanes, centre, scratch);
     for (Index table = 0; table < tables(); ++table) {
       std::memcpy(codes + table * stride + first, scratch.codes_.data() + table * kHashBlock,
                   static_cast<std::size_t>(lanes) * sizeof *codes);
@@ -131,12 +131,16 @@ void HashFunctions::hash(const float* const* rows, Index count, Scratch& scratch
   }
 }
 
-void HashFunctions::hash_block(const float* const* rows, int count, Scratch& scratch) const {
+void HashFunctions::hash_block(const float* const* rows, int count, const float* centre,
+                               Scratch& scratch) const {
   const KernelTable& kernel = kernels();
   float* block = scratch.block_.data();
   std::uint8_t* digits = scratch.digits_.data();
   kernel.lay_block(width(), rows, count, entries(), block);
   if (settings_.kind == HashKind::kSimHash) {
+    for (Index k = 0; centre && k < width(); ++k) {
+      for (int lane = 0; lane < kHashBlock; ++lane) block[k * kHashBlock + lane] -= centre[k];
+    }
     kernel.hash_signs({hashes(), starts_.data(), offsets_.data()}, block, count, digits);
   } else {
     if (settings_.kind == HashKind::kMinHash) kernel.keep_largest(width(), members_, count, block);

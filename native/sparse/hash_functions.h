@@ -61,9 +61,14 @@ class HashFunctions {
     std::vector<std::uint16_t> codes_;
   };
 
-  // codes[table * stride + i] for each of `count` rows.
-  void hash(const float* const* rows, Index count, Scratch& scratch, std::uint16_t* codes,
-            Index stride) const;
+  // codes[table * stride + i] for each of `count` rows. `centre` is null, or [width]: SimHash takes
+  // directions as seen from there (centred()).
+  void hash(const float* const* rows, Index count, Scratch& scratch, const float* centre,
+            std::uint16_t* codes, Index stride) const;
+
+  // Whether a row's codes depend on where it is seen from. The order of coordinates, which the
+  // other families go by, is that of the row itself.
+  bool centred() const { return settings_.kind == HashKind::kSimHash; }
 
   // The same codes as the row written out with its zeros would have; codes[table].
   void hash_sparse(const SparseRow& row, std::uint16_t* codes) const;
@@ -89,7 +94,7 @@ class HashFunctions {
   HashEntries entries() const;
   void draw_bins();
   void draw_projections();
-  void hash_block(const float* const* rows, int count, Scratch& scratch) const;
+  void hash_block(const float* const* rows, int count, const float* centre, Scratch& scratch) const;
   void fill_empty_bins(Index lanes, const std::uint8_t* digits, std::uint8_t* filled) const;
   const Readers& readers() const;
   void sparse_signs(const SparseRow& row, std::uint8_t* digits) const;

@@ -18,6 +18,7 @@ constexpr Index kSlotsPerNeuron = 4;
 constexpr Index kLeastSlots = Index{1} << 23;
 
 constexpr int kMostBucketBits = 16;  // a code has 16 bits
+constexpr Index kRemembered = 4096;  // samples that the mean of the inputs goes back
 constexpr Index kChunk = 8192;       // neurons that are hashed before they are moved
 
 void require(bool condition, const char* what, const std::string& value, const char* expected) {
@@ -51,6 +52,22 @@ int bucket_bits_for(const IndexSettings& s) {
   int bits = 0;
   while (bits < kMostBucketBits && (Index{2} << bits) * s.bucket <= slots) ++bits;
   return bits;
+}
+
+std::vector<float> mean_row(const float* rows, Index ld, Index count, Index width) {
+  std::vector<double> sum(static_cast<std::size_t>(width));
+  for (Index i = 0; i < count; ++i) {
+    for (Index k = 0; k < width; ++k) sum[static_cast<std::size_t>(k)] += rows[i * ld + k];
+  }
+  std::vector<float> mean(sum.size());
+  for (std::size_t k = 0; k < sum.size(); ++k) {
+    mean[k] = static_cast<float>(sum[k] / static_cast<double>(count));
+  }
+  return mean;
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
 std::vector<const float*> rows_of(const float* x, Index ld, Index count) {
@@ -131,6 +148,10 @@ void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) 
                                               settings_.bucket, settings_.filling);
   const Index width = settings_.width, neurons = settings_.neurons;
   const Index blocks = (neurons + kHashBlock - 1) / kHashBlock;
+  if (made->functions.centred() && neurons > 1) {
+    made->centre = mean_row(weight, width, neurons, width);
+    if (!all_finite(made->centre)) made->centre.clear();
+  }
   team.run([&](int thread) {
     HashFunctions::Scratch scratch(made->functions);
     const Share mine = share_of(blocks, thread, team.size());
@@ -139,7 +160,8 @@ void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) 
       const Index count = std::min<Index>(kHashBlock, neurons - first);
       const float* rows[kHashBlock];
       for (Index i = 0; i < count; ++i) rows[i] = weight + (first + i) * width;
-      made->functions.hash(rows, count, scratch, made->codes.data() + first, neurons);
+      made->functions.hash(rows, count, scratch, made->seen_from(), made->codes.data() + first,
+                           neurons);
     }
   });
   std::atomic<Index> next{0};
@@ -209,7 +231,7 @@ void LshIndex::move_neurons(HashedNeurons& state, const std::vector<std::int32_t
       HashFunctions::Scratch scratch(state.functions);
       const Share mine = share_of(chunk, thread, team.size());
       state.functions.hash(places.data() + first + mine.begin, mine.end - mine.begin, scratch,
-                           fresh.data() + mine.begin, stride);
+                           state.seen_from(), fresh.data() + mine.begin, stride);
     });
     team.run([&](int thread) {
       const Share mine = share_of(tables, thread, team.size());
@@ -230,30 +252,56 @@ void LshIndex::move_neurons(HashedNeurons& state, const std::vector<std::int32_t
 
 // --- choosing
 
+void LshIndex::see_inputs(const float* x, Index ld, Index batch) {
+  if (settings_.kind != HashKind::kSimHash || batch == 0) return;
+  const std::vector<float> mean = mean_row(x, ld, batch, settings_.width);
+  if (!all_finite(mean)) return;  // a batch that training refuses as well
+  const std::lock_guard<std::mutex> lock(inputs_mutex_);
+  inputs_mean_.resize(mean.size());
+  inputs_seen_ = std::min(inputs_seen_ + batch, std::max(kRemembered, batch));
+  const float part = static_cast<float>(batch) / static_cast<float>(inputs_seen_);
+  for (std::size_t k = 0; k < mean.size(); ++k) {
+    inputs_mean_[k] += part * (mean[k] - inputs_mean_[k]);
+  }
+}
+
+std::vector<float> LshIndex::input_centre(const float* x, Index ld, Index batch) const {
+  {
+    const std::lock_guard<std::mutex> lock(inputs_mutex_);
+    if (!inputs_mean_.empty()) return inputs_mean_;
+  }
+  if (batch > 1) return mean_row(x, ld, batch, settings_.width);
+  return std::vector<float>(static_cast<std::size_t>(settings_.width));
+}
+
 std::vector<std::uint16_t> LshIndex::hash_batch(const HashedNeurons& state, const float* x,
                                                 Index ld, Index batch, Team& team) const {
   std::vector<std::uint16_t> codes(static_cast<std::size_t>(settings_.tables * batch));
   const std::vector<const float*> rows = rows_of(x, ld, batch);
   const Index blocks = (batch + kHashBlock - 1) / kHashBlock;
+  std::vector<float> centre;
+  if (state.functions.centred()) centre = input_centre(x, ld, batch);
   team.run([&](int thread) {
     const Share mine = share_of(blocks, thread, team.size());
     const Index first = mine.begin * kHashBlock;
     const Index count = std::min(mine.end * kHashBlock, batch) - first;
     if (count <= 0) return;
     HashFunctions::Scratch scratch(state.functions);
-    state.functions.hash(rows.data() + first, count, scratch, codes.data() + first, batch);
+    state.functions.hash(rows.data() + first, count, scratch, centre.data(),
+                         codes.data() + first, batch);
   });
   return codes;
 }
 
-void LshIndex::choose_shared(const float* x, Index ld, Index batch, LabelRows labels,
+void LshIndex::choose_shared(const OutputRows& outputs, Index batch, LabelRows labels,
                              const SamplingSettings& settings, std::uint64_t seed, Team& team,
                              std::vector<std::int32_t>& rows) const {
   const State state = required();
-  const std::vector<std::uint16_t> codes = hash_batch(*state, x, ld, batch, team);
+  const std::vector<std::uint16_t> codes = hash_batch(*state, outputs.x, outputs.ld, batch, team);
   auto chooser = take_spare(spare_mutex_, spare_choosers_,
                             [this] { return std::make_unique<BatchChooser>(settings_.neurons); });
-  chooser->choose(*state, {codes.data(), batch, batch}, labels, settings, seed, team, rows);
+  chooser->choose(*state, {codes.data(), batch, batch}, outputs, labels, settings, seed, team,
+                  rows);
   give_back(spare_mutex_, spare_choosers_, std::move(chooser));
 }
 
@@ -287,7 +335,9 @@ void LshIndex::Search::one(const float* x, const std::int32_t* labels, Index lab
                            std::vector<std::int32_t>& rows) {
   Parts& p = *parts_;
   p.look_at(p.index.required());
-  p.state->functions.hash(&x, 1, *p.scratch, p.codes.data(), 1);
+  std::vector<float> centre;
+  if (p.state->functions.centred()) centre = p.index.input_centre(&x[0], 0, 1);
+  p.state->functions.hash(&x, 1, *p.scratch, centre.data(), p.codes.data(), 1);
   rows.clear();
   p.chooser.choose(*p.state, {p.codes.data(), 1, 1}, 0, labels, label_count, settings, seed, rows);
 }
@@ -336,7 +386,7 @@ void LshIndex::codes(const float* x, Index ld, Index n, std::uint32_t* codes) co
   for (Index first = 0; first < n; first += kHashBlock) {
     const Index count = std::min<Index>(kHashBlock, n - first);
     const std::vector<const float*> rows = rows_of(x + first * ld, ld, count);
-    functions.hash(rows.data(), count, scratch, block.data(), kHashBlock);
+    functions.hash(rows.data(), count, scratch, nullptr, block.data(), kHashBlock);
     for (Index i = 0; i < count; ++i) {
       for (Index table = 0; table < settings_.tables; ++table) {
         codes[(first + i) * settings_.tables + table] =

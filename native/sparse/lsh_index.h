@@ -45,10 +45,15 @@ class LshIndex {
   void build(const float* weight, Team& team);
   bool built() const { return current() != nullptr; }
 
-  // One active set for a batch x [batch][ld]: its labels, the neurons with most votes, random ones
-  // up to the floor. Rows ascend. Labels must be neurons' numbers. Throws std::invalid_argument
+  // Inputs that training meets. SimHash sees them from their running mean, of some thousands of
+  // samples: behind a ReLU all inputs point much the same way, and what tells them apart is small
+  // beside what they have in common. Before the first, a batch is seen from its own mean.
+  void see_inputs(const float* x, Index ld, Index batch);
+
+  // One active set for a batch x [batch][ld]: its labels, the hardest of each sample, the neurons
+  // with most votes, random ones up to the floor. Rows ascend. Labels must be neurons' numbers. Throws std::invalid_argument
   // before the first build.
-  void choose_shared(const float* x, Index ld, Index batch, LabelRows labels,
+  void choose_shared(const OutputRows& outputs, Index batch, LabelRows labels,
                      const SamplingSettings& settings, std::uint64_t seed, Team& team,
                      std::vector<std::int32_t>& rows) const;
 
@@ -104,6 +109,7 @@ class LshIndex {
 
   State current() const;
   State required() const;
+  std::vector<float> input_centre(const float* x, Index ld, Index batch) const;
   HashSettings hash_settings(std::uint64_t seed) const;
   void make_tables(const float* weight, std::uint64_t seed, Team& team);
   void move_neurons(HashedNeurons& state, const std::vector<std::int32_t>& rows,
@@ -120,6 +126,10 @@ class LshIndex {
   mutable std::mutex current_mutex_;  // held for the moment of a copy or a swap
   State current_;
   std::mutex change_;  // one build, refresh or rebuild at a time
+
+  mutable std::mutex inputs_mutex_;
+  std::vector<float> inputs_mean_;  // empty before the first
+  Index inputs_seen_ = 0;
 
   mutable std::mutex spare_mutex_;
   mutable std::vector<std::unique_ptr<BatchChooser>> spare_choosers_;

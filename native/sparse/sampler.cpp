@@ -4,6 +4,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "dispatch.h"
 #include "random.h"
 #include "sparse/mixing.h"
 
@@ -14,6 +15,7 @@ constexpr std::uint32_t kBlock = 512;  // neurons whose votes are looked at toge
 constexpr std::uint32_t kPart = 32;    // and those that are passed over together
 constexpr std::uint32_t kMostVotes = 65535;
 constexpr std::uint8_t kMostOfSample = 255;
+constexpr Index kLeastNamed = 32, kNamedForOne = 8;  // found, for each of the hardest of a sample
 constexpr Index kStateAhead = 32;  // buckets asked for before they are read: the state,
 constexpr Index kAhead = 12;        // and the neurons that it speaks of
 
@@ -142,6 +144,7 @@ BatchChooser::BatchChooser(Index neurons) : neurons_(neurons), set_(neurons) {}
 
 std::size_t BatchChooser::bytes() const {
   std::size_t sum = set_.bytes();
+  for (const auto& seeker : seekers_) sum += seeker->chooser.bytes();
   for (const Ballot& b : ballots_) {
     sum += b.votes.bytes() + b.counted.size() +
            b.hits.size() * sizeof(std::uint32_t) + b.candidates.capacity() * sizeof(Candidate);
@@ -149,9 +152,13 @@ std::size_t BatchChooser::bytes() const {
   return sum;
 }
 
-void BatchChooser::choose(const HashedNeurons& state, const SampleCodes& codes, LabelRows labels,
+void BatchChooser::choose(const HashedNeurons& state, const SampleCodes& codes,
+                          const OutputRows& outputs, LabelRows labels,
                           const SamplingSettings& settings, std::uint64_t seed, Team& team,
                           std::vector<std::int32_t>& rows) {
+  if (settings.hardest > 0 && outputs.weight.weight) {
+    add_hardest(state, codes, outputs, labels, settings, seed, team);
+  }
   if (settings.limit > 0 && codes.samples > 0) {
     if (settings.choice == Choice::kVanilla) {
       by_visits(state, codes, settings.limit, seed);
@@ -167,6 +174,59 @@ void BatchChooser::choose(const HashedNeurons& state, const SampleCodes& codes, 
   fill_up(set_, neurons_, settings.floor, seed);
   rows.clear();
   set_.drain(rows);
+}
+
+// The tables name some neurons for each sample, and their outputs tell which are hard: wrong and
+// large. Those of one sample are a handful, so that every sample has its own, whatever the others
+// find.
+void BatchChooser::add_hardest(const HashedNeurons& state, const SampleCodes& codes,
+                               const OutputRows& outputs, LabelRows labels,
+                               const SamplingSettings& settings, std::uint64_t seed, Team& team) {
+  const int threads = team.size();
+  while (seekers_.size() < static_cast<std::size_t>(threads)) {
+    seekers_.push_back(std::make_unique<Seeker>(neurons_));
+  }
+  SamplingSettings named = settings;
+  named.limit = std::max(kLeastNamed, kNamedForOne * settings.hardest);
+  named.floor = 0;
+  team.run([&](int thread) {
+    Seeker& mine = *seekers_[static_cast<std::size_t>(thread)];
+    const Share share = share_of(codes.samples, thread, threads);
+    mine.hardest.clear();
+    for (Index b = share.begin; b < share.end; ++b) {
+      mine.found.clear();
+      mine.chooser.choose(state, codes, b, nullptr, 0, named,
+                          mixed(seed, static_cast<std::uint64_t>(b)), mine.found);
+      const auto own = labels.offsets ? labels.offsets[b] : 0;
+      const auto end = labels.offsets ? labels.offsets[b + 1] : 0;
+      const auto right = [&](std::int32_t row) {
+        return std::find(labels.labels + own, labels.labels + end, row) != labels.labels + end;
+      };
+      if (own < end) {
+        mine.found.erase(std::remove_if(mine.found.begin(), mine.found.end(), right),
+                         mine.found.end());
+      }
+      const auto count = static_cast<Index>(mine.found.size());
+      mine.outputs.resize(mine.found.size());
+      kernels().row_dots(outputs.weight, outputs.bias, mine.found.data(), count,
+                         outputs.x + b * outputs.ld, mine.outputs.data());
+      mine.order.resize(mine.found.size());
+      std::iota(mine.order.begin(), mine.order.end(), 0);
+      const Index kept = std::min(settings.hardest, count);
+      std::partial_sort(mine.order.begin(), mine.order.begin() + kept, mine.order.end(),
+                        [&](std::int32_t a, std::int32_t c) {
+                          return mine.outputs[static_cast<std::size_t>(a)] >
+                                 mine.outputs[static_cast<std::size_t>(c)];
+                        });
+      for (Index i = 0; i < kept; ++i) {
+        const auto at = static_cast<std::size_t>(mine.order[static_cast<std::size_t>(i)]);
+        mine.hardest.push_back(mine.found[at]);
+      }
+    }
+  });
+  for (int i = 0; i < threads; ++i) {
+    for (const std::int32_t row : seekers_[static_cast<std::size_t>(i)]->hardest) set_.add(row);
+  }
 }
 
 void BatchChooser::by_votes(const HashedNeurons& state, const SampleCodes& codes,

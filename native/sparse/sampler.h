@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "sparse/active_batch.h"
 #include "sparse/hash_functions.h"
 #include "sparse/mixing.h"
 #include "sparse/row_set.h"
@@ -27,6 +28,15 @@ struct SamplingSettings {
   Index limit;  // most neurons that are taken from the tables; labels come on top
   Index floor;  // random neurons fill an active set up to this size
   int votes;
+  Index hardest = 0;  // of a set for a batch: the largest wrong outputs of each sample that are found
+};
+
+// What the outputs of neurons are computed from, to tell which are large.
+struct OutputRows {
+  const float* x = nullptr;  // [samples][ld]
+  Index ld = 0;
+  RowArrays weight;
+  const float* bias = nullptr;  // or null
 };
 
 // Labels of sample b: labels[offsets[b]] to labels[offsets[b + 1]]. offsets null: no labels.
@@ -43,6 +53,9 @@ struct HashedNeurons {
   Tables tables;
   Index neurons;
   HugeArray<std::uint16_t> codes;  // [tables][neurons]
+  std::vector<float> centre;       // what weights are seen from; empty: the origin
+
+  const float* seen_from() const { return centre.empty() ? nullptr : centre.data(); }
 };
 
 // Codes of samples as HashFunctions::hash writes them: codes[table * stride + sample].
@@ -104,8 +117,8 @@ class BatchChooser {
   explicit BatchChooser(Index neurons);
 
   // Replaces `rows` by the active rows of the batch, ascending.
-  void choose(const HashedNeurons& state, const SampleCodes& codes, LabelRows labels,
-              const SamplingSettings& settings, std::uint64_t seed, Team& team,
+  void choose(const HashedNeurons& state, const SampleCodes& codes, const OutputRows& outputs,
+              LabelRows labels, const SamplingSettings& settings, std::uint64_t seed, Team& team,
               std::vector<std::int32_t>& rows);
   std::size_t bytes() const;
 
@@ -129,6 +142,18 @@ class BatchChooser {
     std::size_t most = 0;               // votes that one of them has
   };
 
+  // What one thread needs to find the hardest of a sample.
+  struct Seeker {
+    explicit Seeker(Index neurons) : chooser(neurons) {}
+    SampleChooser chooser;
+    std::vector<std::int32_t> found, hardest;
+    std::vector<float> outputs;
+    std::vector<std::int32_t> order;
+  };
+
+  void add_hardest(const HashedNeurons& state, const SampleCodes& codes, const OutputRows& outputs,
+                   LabelRows labels, const SamplingSettings& settings, std::uint64_t seed,
+                   Team& team);
   void by_votes(const HashedNeurons& state, const SampleCodes& codes,
                 const SamplingSettings& settings, std::uint64_t seed, Team& team);
   void by_visits(const HashedNeurons& state, const SampleCodes& codes, Index limit,
@@ -141,6 +166,7 @@ class BatchChooser {
   Index neurons_;
   RowSet set_;
   std::vector<Ballot> ballots_;  // by thread
+  std::vector<std::unique_ptr<Seeker>> seekers_;  // by thread
 };
 
 }  // namespace mh

@@ -69,8 +69,10 @@ void SharedSet::choose(const SparseBatch& batch) {
     rows_.assign(batch.named.rows + batch.named.offsets[0],
                  batch.named.rows + batch.named.offsets[1]);
   } else {
-    net_.index->choose_shared(active_.x, active_.ldx, batch.count, batch.labels, net_.sampling,
-                              batch.seed, team_, rows_);
+    net_.index->see_inputs(active_.x, active_.ldx, batch.count);
+    const OutputRows outputs{active_.x, active_.ldx, active_.weight, active_.bias.weight};
+    net_.index->choose_shared(outputs, batch.count, batch.labels, net_.sampling, batch.seed, team_,
+                              rows_);
   }
   active_.rows = rows_.data();
   active_.count = static_cast<Index>(rows_.size());

@@ -10,6 +10,7 @@ SingleSets::SingleSets(SparseNet& net, const KernelTable& kernels, Index max_bat
       kernels_(kernels),
       team_(team),
       seats_(static_cast<std::size_t>(team.size())),
+      inputs_(max_batch * net.width),
       losses_(static_cast<std::size_t>(max_batch)) {
   for (Seat& seat : seats_) prepare(seat);
   use_index();
@@ -44,6 +45,9 @@ double SingleSets::train(const SparseBatch& batch, const SparseRuleStep& step, F
     loss = train_one(batch, sample, step, seat);
     if (!std::isfinite(loss)) stop.store(true, std::memory_order_relaxed);
   });
+  if (net_.index && !stop.load(std::memory_order_relaxed)) {
+    net_.index->see_inputs(inputs_.data(), net_.width, batch.count);
+  }
   for (Seat& seat : seats_) {
     figures.add(seat.figures, 1.0 / team_.size());
     seat.figures = Figures{};
@@ -57,6 +61,8 @@ double SingleSets::train_one(const SparseBatch& batch, Index sample, const Spars
                              Seat& seat) {
   Stopwatch watch;
   forward(batch, sample, seat);
+  const float* seen = seat.layers.back().y.data();
+  std::copy(seen, seen + net_.width, inputs_.data() + sample * net_.width);
   watch.mark(seat.figures.hidden_s);
   choose(batch, sample, seat);
   watch.mark(seat.figures.choose_s);

@@ -56,6 +56,7 @@ class SingleSets {
   const KernelTable& kernels_;
   Team& team_;
   std::vector<Seat> seats_;
+  Buffer inputs_;  // of the output layer, [batch][width]: what the index sees of a batch
   std::vector<double> losses_;
 };
 

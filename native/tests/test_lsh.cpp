@@ -79,8 +79,9 @@ void test_choosing(HashKind kind, Index neurons, Index width) {
       Team team(threads);
       LshIndex index(settings_of(kind, neurons, width, Filling::kReservoir));
       index.build(weight.data(), team);
+      index.see_inputs(x.data(), width, batch);
       const LabelRows given{label_offsets.data(), labels.data()};
-      index.choose_shared(x.data(), width, batch, given, sampling, 1, team, together[threads - 1]);
+      index.choose_shared({x.data(), width, {}, nullptr}, batch, given, sampling, 1, team, together[threads - 1]);
       index.choose_each(x.data(), width, batch, given, sampling, 1, team, offsets,
                         rows[threads - 1]);
       LshIndex::Search search(index);
@@ -147,7 +148,7 @@ void test_changing_beside(HashKind kind) {
   Rows rows;
   std::vector<std::int64_t> offsets;
   for (std::uint64_t round = 0; !done || round < 3; ++round) {
-    index.choose_shared(x.data(), kWidth, kBatch, {nullptr, nullptr}, sampling, round, first, rows);
+    index.choose_shared({x.data(), kWidth, {}, nullptr}, kBatch, {nullptr, nullptr}, sampling, round, first, rows);
     check(rows.size() == 40 && rows.front() >= 0 && rows.back() < kNeurons, "rows are neurons");
     index.choose_each(x.data(), kWidth, kBatch, {nullptr, nullptr}, sampling, round, first, offsets,
                       rows);

@@ -424,7 +424,14 @@ class SparseTrainer:
         """`weight` is [neurons, inputs]."""
 
     def choose_by(
-        self, index: LshIndex, *, choice: str, limit: int, floor: int, votes: int
+        self,
+        index: LshIndex,
+        *,
+        choice: str,
+        limit: int,
+        floor: int,
+        votes: int,
+        hardest: int = 0,
     ) -> None:
         """Choose active neurons by this index; may be called again for another one."""
 
@@ -769,6 +776,9 @@ class LshIndex:
     ) -> npt.NDArray[np.uint32]:
         """The same for rows in compressed form, columns rising; without values, all ones."""
 
+    def see_inputs(self, x: _Floats) -> None:
+        """Inputs [B, width] that training meets: SimHash sees inputs from their running mean."""
+
     def choose_shared(
         self,
         x: _Floats,
@@ -779,13 +789,18 @@ class LshIndex:
         limit: int,
         floor: int,
         votes: int,
+        hardest: int = 0,
+        weight: _Floats | None = None,
+        bias: _Floats | None = None,
         seed: int,
         threads: int = 1,
     ) -> npt.NDArray[np.int64]:
         """One active set for the batch `x` [B, width]: rows, ascending, each once.
 
-        All labels, then at most `limit` neurons from the tables by `choice` ("vanilla", "topk" or
-        "threshold", which asks for `votes`), then random ones until there are `floor`.
+        All labels, then the `hardest` of each sample: of the neurons that its own buckets name,
+        those with the largest outputs (by `weight` and `bias`) that aren't its labels; then at
+        most `limit` neurons from the tables by `choice` ("vanilla", "topk" or "threshold", which
+        asks for `votes`), then random ones until there are `floor`.
         """
 
     def choose_each(

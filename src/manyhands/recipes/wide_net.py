@@ -44,8 +44,11 @@ class WideSettings:
     ] = "auto"
     hashes: Annotated[int | None, "hash functions that must agree in a table (K)"] = None
     tables: Annotated[int | None, "hash tables (L)"] = None
+    hardest: Annotated[
+        int, "neurons from the tables for each sample, those with the largest outputs"
+    ] = 0
     active: Annotated[
-        int | None, "neurons taken from the tables at most; none: by the layer's size"
+        int | None, "neurons that the tables' votes add at most; none: by the layer's size"
     ] = None
     floor: Annotated[
         int | None, "random neurons fill the active ones up to this; none: by the layer's size"
@@ -92,7 +95,9 @@ def network(settings: WideSettings, features: int, labels: int) -> nn.Sequential
             settings.hidden,
             labels,
             family=_family(settings),
-            sampling=mh.sparse.Sampling(limit=settings.active, floor=settings.floor),
+            sampling=mh.sparse.Sampling(
+                hardest=settings.hardest, limit=settings.active, floor=settings.floor
+            ),
             share=settings.share,
             seed=settings.seed,
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def choose_by_index(
     layer: LSHLinear, index: kernels.LshIndex, x: torch.Tensor, labels: CSR | None, seed: int
 ) -> ActiveSet:
-    """The labels, the neurons in the buckets of `x`, and random ones up to the floor."""
+    """The labels, neurons in the buckets of `x`, and random ones up to the floor."""
     sampling = layer.sampling
     offsets = None if labels is None else labels.offsets
     columns = None if labels is None else labels.columns
@@ -30,7 +30,17 @@ def choose_by_index(
         "threads": layer.thread_count,
     }
     if layer.share == "batch":
-        return ActiveSet(torch.as_tensor(index.choose_shared(x, offsets, columns, **settings)))
+        bias = None if layer.bias is None else layer.bias.detach()
+        rows = index.choose_shared(
+            x,
+            offsets,
+            columns,
+            hardest=sampling.hardest,
+            weight=layer.weight.detach(),
+            bias=bias,
+            **settings,
+        )
+        return ActiveSet(torch.as_tensor(rows))
     ends, rows = index.choose_each(x, offsets, columns, **settings)
     return ActiveSet(torch.as_tensor(rows), torch.as_tensor(ends))
 

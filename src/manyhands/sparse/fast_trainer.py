@@ -134,6 +134,7 @@ class FastTrainer:
             limit=sampling.limit,
             floor=sampling.floor,
             votes=sampling.votes,
+            hardest=sampling.hardest,
         )
         self._index = index
 

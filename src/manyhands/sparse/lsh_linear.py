@@ -145,6 +145,8 @@ class LSHLinear(Float32Only, nn.Module):
         if index is None or not len(x):
             active = choose_at_random(self, len(x), labels, seed)
         else:
+            if moves:
+                index.see_inputs(x)
             active = choose_by_index(self, index, x, labels, seed)
         if moves:
             self._neurons.will_move(active.rows)

@@ -14,7 +14,9 @@ CHOICES = ("vanilla", "topk", "threshold")
 class Sampling:
     """Which neurons are computed for an input, or for a batch where it shares one active set.
 
-    The true labels always are, while training. From the tables come, by `choice`:
+    The true labels always are, while training. Where a batch shares, every sample adds its
+    `hardest` neurons: of those that the tables name for it, the ones with the largest outputs that
+    are not its labels. From the tables come as well, by `choice`:
 
     - "topk": the neurons found most often, over all tables (and all samples that share);
     - "threshold": the same, but only those found at least `votes` times;
@@ -30,6 +32,7 @@ class Sampling:
     limit: int | None = None
     floor: int | None = None
     votes: int = 2
+    hardest: int = 0
 
     def __post_init__(self) -> None:
         if self.choice not in CHOICES:
@@ -41,6 +44,10 @@ class Sampling:
                 raise ConfigError(
                     f"Sampling: {name} is {value!r}; expected a whole number >= 0, or None."
                 )
+        if not _is_whole(self.hardest, least=0):
+            raise ConfigError(
+                f"Sampling: hardest is {self.hardest!r}; expected a whole number >= 0."
+            )
         if not _is_whole(self.votes, least=1):
             raise ConfigError(f"Sampling: votes is {self.votes!r}; expected a whole number >= 1.")
 

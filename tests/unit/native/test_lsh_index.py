@@ -116,10 +116,10 @@ def test_a_reservoir_keeps_a_fair_sample() -> None:
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 @pytest.mark.parametrize("share", [0.1, 0.9])
 def test_a_refresh_equals_tables_made_anew(family: str, share: float) -> None:
-    before, after = weights(2000), weights(2000, seed=1)
+    before = weights(2000)
     changed = torch.nonzero(torch.rand(2000) < share).flatten()
     mixed = before.clone()
-    mixed[changed] = after[changed]
+    mixed[changed] = before[changed.flip(0)]  # the mean stays, from which SimHash sees them
 
     tables = index(2000, **ALL_FAMILIES[family])
     tables.build(before, 2)
@@ -518,3 +518,82 @@ def test_wrong_shapes_are_refused() -> None:
         tables.build(weights(50).double())
     with pytest.raises(TypeError):
         tables.build(weights(32, 50).T)
+
+
+def inputs_that_agree(samples: int, seed: int = 5) -> torch.Tensor:
+    """As behind a ReLU: what they have in common is larger than what tells them apart."""
+    return 3.0 + 0.3 * weights(samples, seed=seed)
+
+
+def test_simhash_sees_inputs_from_their_mean() -> None:
+    weight = weights(4000)
+    tables = index(4000, tables=50, **ALL_FAMILIES["simhash"])
+    tables.build(weight)
+    far_away = weights(256) - 50.0
+    tables.see_inputs(far_away)
+    x = inputs_that_agree(64)
+    # The large outputs beside what all inputs have in common.
+    best = ((x - x.mean(0)) @ weight.T).topk(10).indices.numpy()
+
+    def found() -> float:
+        rows = each(tables, x, limit=100)
+        return float(np.mean([np.isin(b, r).mean() for b, r in zip(best, rows, strict=True)]))
+
+    blind = found()
+    for _ in range(200):
+        tables.see_inputs(inputs_that_agree(256, seed=6))
+    assert found() > 5 * blind
+
+
+def test_inputs_that_are_not_finite_do_not_move_the_mean() -> None:
+    tables = index(500, **ALL_FAMILIES["simhash"])
+    tables.build(weights(500))
+    x = inputs_that_agree(20)
+    tables.see_inputs(x)
+    before = shared(tables, x).tolist()
+    tables.see_inputs(torch.full((4, 32), torch.nan))
+    assert shared(tables, x).tolist() == before
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_hardest_of_each_sample_are_found(family: str, threads: int) -> None:
+    weight, bias, x = weights(3000), torch.randn(3000), weights(40, seed=3)
+    tables = index(3000, tables=20, **ALL_FAMILIES[family])
+    tables.build(weight)
+    tables.see_inputs(x)
+    how: dict[str, Any] = {"weight": weight, "bias": bias, "limit": 0, "threads": threads}
+    outputs = torch.addmm(bias, x, weight.T)
+    rows = shared(tables, x, hardest=2, **how)
+    assert 2 <= len(rows) <= 80
+    drawn = np.random.default_rng(0).choice(3000, 100)
+    hard = [outputs[:, row].max().item() for row in rows]
+    assert np.mean(hard) > outputs[:, drawn].max(0).values.mean().item() + 0.5
+
+
+def test_a_label_is_not_hard_and_is_there_anyway() -> None:
+    weight = weights(3000)
+    x = weight[[7, 8]] * 2
+    tables = index(3000, tables=20, hashes=2)
+    tables.build(weight)
+    how: dict[str, Any] = {"weight": weight, "limit": 0, "hardest": 1}
+    assert {7, 8} <= set(shared(tables, x, **how).tolist())  # their own directions
+    labelled = shared(tables, x, [[7], [8]], **how).tolist()
+    assert {7, 8} < set(labelled)
+    assert len(labelled) > 2
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"hardest": -1, "weight": weights(50)}, "hardest are -1"),
+        ({"hardest": 1}, "weight is missing"),
+        ({"hardest": 1, "weight": weights(49)}, "expected \\(50, 32\\)"),
+        ({"hardest": 1, "weight": weights(50), "bias": torch.zeros(49)}, "49 biases"),
+    ],
+)
+def test_the_hardest_need_a_weight(how: dict[str, Any], message: str) -> None:
+    tables = index(50)
+    tables.build(weights(50))
+    with pytest.raises(ValueError, match=message):
+        shared(tables, weights(2), **how)

@@ -22,7 +22,7 @@ def test_defaults_leave_most_of_a_layer_out(neurons: int, share: str) -> None:
 
 
 def test_numbers_that_were_given_stay() -> None:
-    sampling = Sampling(choice="threshold", limit=700, floor=0, votes=5)
+    sampling = Sampling(choice="threshold", limit=700, floor=0, votes=5, hardest=3)
     assert sampling.resolved(1000, "batch") == sampling
     few = Sampling(limit=700, floor=900).resolved(500, "sample")
     assert (few.limit, few.floor) == (500, 500)
@@ -34,6 +34,8 @@ def test_numbers_that_were_given_stay() -> None:
         ({"choice": "best"}, 'choice is \'best\'; expected one of "vanilla", "topk", "threshold".'),
         ({"limit": -1}, "limit is -1; expected a whole number >= 0, or None."),
         ({"floor": 1.5}, "floor is 1.5; expected a whole number >= 0, or None."),
+        ({"hardest": -1}, "hardest is -1; expected a whole number >= 0."),
+        ({"hardest": None}, "hardest is None; expected a whole number >= 0."),
         ({"votes": 0}, "votes is 0; expected a whole number >= 1."),
         ({"votes": None}, "votes is None; expected a whole number >= 1."),
     ],
