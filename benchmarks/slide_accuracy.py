@@ -3,7 +3,8 @@
 The same net from the same first weights, the same number of epochs and the same falling rate; ours
 computes a small part of the labels in each batch, the full softmax all of them. The aim is to be
 within one point. How many of ours are found by the tables and how many drawn at random are the
-layer's defaults, or `--limit` and `--floor`.
+layer's defaults, or `--simhash`, `--hardest`, `--limit` and `--floor`. Beside it the same layer
+with sets of the same size that are drawn at random alone: what the tables are worth.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.contestants.wide_course import (
     WideSet,
     batches,
     precision_at_1,
+    random_only,
 )
 from benchmarks.contestants.wide_softmax import FullSoftmax
 from benchmarks.contestants.wide_training import job_of
@@ -29,8 +31,8 @@ from benchmarks.harness.machine import cores
 from benchmarks.harness.report import picture, print_table
 from benchmarks.harness.rounds import progress
 
-OURS, FULL = "lsh", "full_softmax"
-TITLES = {OURS: "LSHLinear", FULL: "full softmax"}
+OURS, DRAWN, FULL = "lsh", "random_only", "full_softmax"
+TITLES = {OURS: "LSHLinear", DRAWN: "LSHLinear, random only", FULL: "full softmax"}
 AIM_POINTS = 1.0
 
 
@@ -64,7 +66,10 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="default: 8, or 4 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 2, or 1 with --quick")
-    parser.add_argument("--limit", type=int, help="most neurons from the tables")
+    parser.add_argument(
+        "--hardest", type=int, default=0, help="most from the tables for one sample"
+    )
+    parser.add_argument("--limit", type=int, help="most from the tables for a batch, by votes")
     parser.add_argument("--floor", type=int, help="random ones fill a set up to this many")
 
 
@@ -73,7 +78,8 @@ def falling(step: int, total_steps: int) -> float:
     return 1.0 - step / total_steps
 
 
-def train_ours(course: WideCourse, samples: WideSet, epochs: int) -> Run:
+def train_ours(name: str, course: WideCourse, samples: WideSet, epochs: int) -> Run:
+    course = random_only(course, samples) if name == DRAWN else course
     job = replace(job_of(course, samples, lambda event: None), epochs=epochs, schedule=falling)
     curve, seconds = [], 0.0
     with mh.Hogwild(workers=cores()).start(job) as session:
@@ -82,10 +88,10 @@ def train_ours(course: WideCourse, samples: WideSet, epochs: int) -> Run:
             session.train_epoch(epoch)
             seconds += time.monotonic() - began
             curve.append(precision_at_1(list(job.model.parameters()), samples.test))
-    return Run(OURS, course.seed, tuple(curve), seconds)
+    return Run(name, course.seed, tuple(curve), seconds)
 
 
-def train_full(course: WideCourse, samples: WideSet, epochs: int) -> Run:
+def train_full(name: str, course: WideCourse, samples: WideSet, epochs: int) -> Run:
     source = samples.train
     peer = FullSoftmax(list(course.model(samples).parameters()), course.rate)
     curve, seconds, step = [], 0.0, 0
@@ -98,16 +104,15 @@ def train_full(course: WideCourse, samples: WideSet, epochs: int) -> Run:
             step += 1
         seconds += time.monotonic() - began
         curve.append(precision_at_1(peer.parameters, samples.test))
-    return Run(FULL, course.seed, tuple(curve), seconds)
+    return Run(name, course.seed, tuple(curve), seconds)
 
 
-def train_all(plan: Plan) -> list[Run]:
+def train_all(plan: Plan, samples: WideSet) -> list[Run]:
     runs = []
-    samples = plan.course.samples()
     for seed in range(plan.seeds):
         course = replace(plan.course, seed=seed)
-        for train in (train_ours, train_full):
-            runs.append(train(course, samples, plan.epochs))
+        for name, train in ((OURS, train_ours), (DRAWN, train_ours), (FULL, train_full)):
+            runs.append(train(name, course, samples, plan.epochs))
             last = runs[-1]
             progress(
                 f"{TITLES[last.name]}, seed {seed}: {last.last:.2f}% after {last.seconds:.0f} s"
@@ -115,15 +120,19 @@ def train_all(plan: Plan) -> list[Run]:
     return runs
 
 
-def points_behind(runs: list[Run]) -> list[float]:
-    """By how much the full softmax is better at the end, seed by seed."""
-    ours, full = ([run.last for run in runs if run.name == name] for name in (OURS, FULL))
-    return [theirs - mine for mine, theirs in zip(ours, full, strict=True)]
+def points_behind(runs: list[Run], other: str) -> list[float]:
+    """By how much another is better than ours at the end, seed by seed."""
+    ours, others = ([run.last for run in runs if run.name == name] for name in (OURS, other))
+    return [theirs - mine for mine, theirs in zip(ours, others, strict=True)]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    mean = sum(values) / len(values)
+    return {"mean": round(mean, 2), "low": round(min(values), 2), "high": round(max(values), 2)}
 
 
 def figures(runs: list[Run]) -> dict[str, Any]:
-    behind = points_behind(runs)
-    mean = sum(behind) / len(behind)
+    behind = spread(points_behind(runs, FULL))
     return {
         "runs": [
             {
@@ -134,13 +143,10 @@ def figures(runs: list[Run]) -> dict[str, Any]:
             }
             for run in runs
         ],
-        "points_behind_full_softmax": {
-            "mean": round(mean, 2),
-            "low": round(min(behind), 2),
-            "high": round(max(behind), 2),
-        },
+        "points_behind_full_softmax": behind,
+        "points_ahead_of_random_only": spread([-points for points in points_behind(runs, DRAWN)]),
         "aim_points": AIM_POINTS,
-        "met": mean <= AIM_POINTS,
+        "met": behind["mean"] <= AIM_POINTS,
     }
 
 
@@ -157,11 +163,15 @@ def draw(runs: list[Run]) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     plan = QUICK if options.quick else FULL_PLAN
     plan = replace(plan, epochs=options.epochs or plan.epochs, seeds=options.seeds or plan.seeds)
-    sampling = mh.sparse.Sampling(limit=options.limit, floor=options.floor)
-    plan = replace(plan, course=replace(plan.course, sampling=sampling))
     torch.set_num_threads(cores())
     torch.set_flush_denormal(True)
-    runs = train_all(plan)
+    samples = plan.course.samples()
+    sampling = mh.sparse.Sampling(
+        hardest=options.hardest, limit=options.limit, floor=options.floor
+    ).resolved(samples.labels, "batch")
+    family = None if options.simhash is None else mh.sparse.SimHash(hashes=options.simhash)
+    course = replace(plan.course, sampling=sampling, family=family)
+    runs = train_all(replace(plan, course=course), samples)
     found = figures(runs)
     print_table(
         f"Debian's packages: P@1 after {plan.epochs} epochs, %",
@@ -177,6 +187,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     behind = found["points_behind_full_softmax"]
     print(f"{behind['mean']:.2f} points behind the full softmax; aim: at most {AIM_POINTS:.0f}.")
+    ahead = found["points_ahead_of_random_only"]
+    print(f"{ahead['mean']:+.2f} points ahead of sets of the same size drawn at random.")
     draw(runs)
-    used = sampling.resolved(plan.course.samples().labels, "batch")
-    return {"epochs": plan.epochs, "limit": used.limit, "floor": used.floor, **found}
+    used = {name: getattr(sampling, name) for name in ("hardest", "limit", "floor")}
+    return {"epochs": plan.epochs, **used, **found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class WideCourse:
     seed: int = 0
     share: str = "batch"
     sampling: mh.sparse.Sampling | None = None
+    family: mh.sparse.HashFamily | None = None
     narrow: bool = False  # weights of the wide layer as bfloat16
 
     def samples(self) -> WideSet:
@@ -71,9 +72,16 @@ class WideCourse:
                 samples.labels,
                 share=self.share,
                 sampling=self.sampling,
+                family=self.family,
                 seed=self.seed,
             ),
         )
+
+
+def random_only(course: WideCourse, samples: WideSet) -> WideCourse:
+    """The same course with sets of the same size in which nobody was found by the tables."""
+    usual = (course.sampling or mh.sparse.Sampling()).resolved(samples.labels, course.share)
+    return replace(course, sampling=replace(usual, hardest=0, limit=0))
 
 
 def _source(data: str, split: Any, scale: float, samples: int | None) -> SparseSource:

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+import manyhands as mh
 from benchmarks import slide_accuracy, slide_distributed, slide_speed
 from benchmarks.contestants.laps import Lap
-from benchmarks.contestants.wide_course import batches, precision_at_1, some_of
+from benchmarks.contestants.wide_course import (
+    WideSet,
+    batches,
+    precision_at_1,
+    random_only,
+    some_of,
+)
 from benchmarks.contestants.wide_phases import Phases
 from benchmarks.contestants.wide_race import Curve
 from benchmarks.contestants.wide_training import LAPS, after_a_lap
@@ -117,6 +124,7 @@ def measured(ours: Curve, sampled: Curve, **rates: float) -> slide_speed.Measure
         curves={
             "lsh": ours,
             "lsh_bfloat16": Curve(),
+            "random_only": Curve(),
             "full_softmax": Curve(),
             "sampled_softmax": sampled,
         },
@@ -137,6 +145,7 @@ def test_speed_is_judged_by_the_full_softmax_and_by_the_best_of_the_sampled_one(
     assert found["seconds_to_it"] == {
         "lsh": 5.0,
         "lsh_bfloat16": None,
+        "random_only": None,
         "full_softmax": None,
         "sampled_softmax": 10.0,
     }
@@ -158,6 +167,17 @@ def test_a_p_at_1_that_ours_never_reaches_is_not_ahead() -> None:
     assert found["met"]["ahead_of_sampled"] is False
 
 
+def test_sets_drawn_at_random_are_as_large_as_ours() -> None:
+    course = slide_accuracy.QUICK.course
+    samples = WideSet(*[source_of([[2]], 40_000)] * 2)
+
+    drawn = random_only(course, samples).sampling
+
+    assert drawn is not None
+    assert (drawn.hardest, drawn.limit) == (0, 0)
+    assert drawn.floor == mh.sparse.Sampling().resolved(40_000, "batch").floor
+
+
 def test_the_first_lap_moves_nothing() -> None:
     steps_a_lap = 40
 
@@ -170,14 +190,17 @@ def test_the_first_lap_moves_nothing() -> None:
 def test_accuracy_must_be_within_a_point_of_the_full_softmax(ours: float, met: bool) -> None:
     runs = [
         slide_accuracy.Run("lsh", 0, (10.0, ours), 1.0),
+        slide_accuracy.Run("random_only", 0, (10.0, 47.0), 1.0),
         slide_accuracy.Run("full_softmax", 0, (60.0, 50.0), 1.0),
         slide_accuracy.Run("lsh", 1, (10.0, 49.0), 1.0),
+        slide_accuracy.Run("random_only", 1, (10.0, 50.0), 1.0),
         slide_accuracy.Run("full_softmax", 1, (60.0, 50.0), 1.0),
     ]
 
     found = slide_accuracy.figures(runs)
 
     assert found["points_behind_full_softmax"]["low"] == 1.0
+    assert found["points_ahead_of_random_only"]["low"] == -1.0
     assert found["met"] is met
 
 
