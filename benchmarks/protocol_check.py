@@ -6,16 +6,26 @@ after; servers that come back empty. It is searched exhaustively within bounds, 
 every rule of the protocol is broken, one at a time, and the search must find what goes wrong:
 `--trace` tells the shortest way there. Left out: what is read back from the durable store when all
 copies of a bucket are gone, because that may lose what was not written yet.
+
+A model of its own is that of the memory in which a copy has updates that it has not applied
+(`protocol_model/lending.py`), searched and broken in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from typing import Any
 
 from benchmarks.harness.report import print_table
 from benchmarks.harness.rounds import progress
+from benchmarks.protocol_model.lending import (
+    LENDING,
+    LendingRules,
+    lending_mutations,
+    search_lending,
+)
 from benchmarks.protocol_model.rules import PROTOCOL, Rules, mutations
 from benchmarks.protocol_model.scenes import FULL, HUNTS, QUICK
 from benchmarks.protocol_model.search import Bounds, Found, search
@@ -76,6 +86,36 @@ def hunt(rule: str, rules: Rules) -> dict[str, Any]:
     return {"rule": rule, "caught": False, "states": states}
 
 
+def check_lending() -> dict[str, Any]:
+    """Memory that is lent, in every state."""
+    began = time.perf_counter()
+    found = search_lending(LENDING)
+    if found.broken is not None:
+        print("\n".join([f"BROKEN: {found.broken}", *found.way]))
+    return {
+        "scene": "memory that is lent to a copy",
+        "states": found.states,
+        "steps": found.steps,
+        "depth": found.depth,
+        "complete": True,
+        "broken": found.broken,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def hunt_lending(rule: str, rules: LendingRules) -> dict[str, Any]:
+    found = search_lending(rules)
+    return {
+        "rule": rule,
+        "caught": found.broken is not None,
+        "scene": "memory that is lent to a copy",
+        "states": found.states,
+        "steps": len(found.way),
+        "broken": found.broken,
+        "trace": list(found.way),
+    }
+
+
 def print_checks(results: list[dict[str, Any]]) -> None:
     print_table(
         "The protocol as it is",
@@ -112,14 +152,16 @@ def print_hunts(hunts: list[dict[str, Any]]) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    broken_rules = mutations()
+    hunters = {rule: partial(hunt, rule, rules) for rule, rules in mutations().items()}
+    for rule, lending in lending_mutations().items():
+        hunters[rule] = partial(hunt_lending, rule, lending)
     if options.rule:
-        broken_rules = {options.rule: broken_rules[options.rule]}
-    results = check(QUICK if options.quick else FULL)
+        hunters = {options.rule: hunters[options.rule]}
+    results = [*check(QUICK if options.quick else FULL), check_lending()]
     hunts = []
-    for rule, rules in broken_rules.items():
+    for rule, hunter in hunters.items():
         progress(f"without {rule} ...")
-        hunts.append(hunt(rule, rules))
+        hunts.append(hunter())
     print_checks(results)
     print_hunts(hunts)
     if options.trace:

@@ -146,6 +146,7 @@ nb::dict stats(const ChunkServer& self) {
   out["replicated_updates"] = t.replicated_updates;
   out["replicated_bytes"] = t.replicated_bytes;
   out["snapshots_sent"] = t.snapshots_sent;
+  out["late_updates"] = t.late_updates;
   out["held_replies"] = t.held_replies;
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include "dispatch.h"
 #include "server/held_replies.h"
+#include "server/replication.h"
 #include "server/serving.h"
 #include "server/shipment.h"
 #include "wire/codec.h"
@@ -117,8 +118,17 @@ bool Admission::rows_exist(const Chunk& chunk, const Update& update) {
   return true;
 }
 
+// Copies need the numbers as well: both in one walk.
+std::optional<bool> Admission::found_in_passing(const Chunk& chunk, const Frame& f) const {
+  const bool plain_delta = static_cast<Kind>(f.header.kind) == Kind::kDelta &&
+                           wire::encoding_of(f.header.flags) == Encoding::kFloat32;
+  if (!plain_delta || f.block || chunk.copies.empty()) return std::nullopt;
+  return context_.replication->lay_by(chunk, f);
+}
+
 bool Admission::finite(const Chunk& chunk, const Frame& f) const {
   if (f.checked) return f.finite;
+  if (const std::optional<bool> found = found_in_passing(chunk, f)) return *found;
   const Encoding encoding = wire::encoding_of(f.header.flags);
   const std::size_t bytes = f.header.payload_bytes;
   switch (static_cast<Kind>(f.header.kind)) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "server/batcher.h"
 #include "server/lane_context.h"
@@ -30,6 +31,7 @@ class Admission {
   bool in_step(const Span& chunks, const Update& update, std::size_t ahead);
   bool sound(const Chunk& chunk, const Update& update);
   bool finite(const Chunk& chunk, const Frame& frame) const;
+  std::optional<bool> found_in_passing(const Chunk& chunk, const Frame& frame) const;
   bool rows_exist(const Chunk& chunk, const Update& update);
 
   LaneContext& context_;

@@ -17,6 +17,8 @@ using wire::Kind;
 // 16 KB of weights, of gradients and of each state: the block and its updates fit a second-level
 // cache many times over, and what is decoded fits the first.
 constexpr std::size_t kBlockFloats = 4096;
+// Copies are sent so many bytes of updates at once, before those are applied here.
+constexpr std::size_t kSentAhead = std::size_t{1} << 20;
 
 Kind kind_of(const Update& update) { return static_cast<Kind>(update.frame->header.kind); }
 
@@ -41,6 +43,7 @@ void update_range(const Chunk& chunk, const RuleStep& step, const float* grad, s
 
 void Applier::apply(Batcher& batcher) {
   for (const ChunkShape* shape : batcher.waiting()) {
+    last_chunk_ = shape == batcher.waiting().back();
     apply(context_.store.at(*shape), batcher.queue(*shape));
   }
   batcher.clear();
@@ -77,21 +80,39 @@ std::size_t Applier::apply_deltas(Chunk& chunk, const std::vector<Update>& queue
     const std::size_t ahead = steps_.size();
     if (!admission_.admit({&chunk, 1}, queue[end], ahead)) continue;
     const double rate = admission_.rate(chunk, queue[end], ahead);
-    const auto number = static_cast<std::int64_t>(++chunk.begun);
-    const RuleStep step = at_step(chunk.rule, rate, number, 1.0);
-    steps_.push_back({&queue[end], rate, summing(step, queue[end].frame->header.steps)});
+    record(chunk, queue[end], rate, ahead);
+    add_step(chunk, *queue[end].frame, &queue[end], rate);
   }
-  const bool one_walk = steps_.size() == 1 && plain(*steps_[0].update->frame);
+  if (context_.replication->recorded_bytes() >= (last_chunk_ ? 1 : kSentAhead)) {
+    context_.replication->send_ahead();
+  }
+  walk(chunk);
+  for (const Step& step : steps_) finish(chunk, *step.update);
+  return end;
+}
+
+void Applier::apply_late(Chunk& chunk, const std::vector<const Frame*>& frames) {
+  steps_.clear();
+  for (const Frame* frame : frames) add_step(chunk, *frame, nullptr, frame->header.rate);
+  walk(chunk);
+}
+
+void Applier::add_step(Chunk& chunk, const Frame& frame, const Update* update, double rate) {
+  const auto number = static_cast<std::int64_t>(++chunk.begun);
+  const RuleStep step = at_step(chunk.rule, rate, number, 1.0);
+  steps_.push_back({&frame, update, summing(step, frame.header.steps)});
+}
+
+void Applier::walk(Chunk& chunk) {
+  const bool one_walk = steps_.size() == 1 && plain(*steps_[0].frame);
   const std::size_t floats = chunk.shape->floats(), block = one_walk ? floats : kBlockFloats;
   for (std::size_t i = 0; i < floats; i += block) {
     for (const Step& step : steps_) apply_block(chunk, step, i, std::min(block, floats - i));
   }
-  for (const Step& step : steps_) finish(chunk, *step.update, step.rate);
-  return end;
 }
 
 void Applier::apply_block(Chunk& chunk, const Step& step, std::size_t first, std::size_t count) {
-  const Frame& frame = *step.update->frame;
+  const Frame& frame = *step.frame;
   if (plain(frame)) {
     const auto* grad = reinterpret_cast<const float*>(frame.payload);
     return update_range(chunk, step.rule, grad + first, first, count);
@@ -129,7 +150,8 @@ void Applier::apply_piece(Chunk& chunk, const Update& update) {
   if (!frame.last) return;
   const double rate = partial->rate;
   chunk.log.note_applied(h.client, h.sequence);
-  finish(chunk, update, rate);
+  record(chunk, update, rate);
+  finish(chunk, update);
 }
 
 // Rows are taken in order, all with the same step: a row that is named twice is updated twice.
@@ -151,7 +173,8 @@ void Applier::apply_rows(Chunk& chunk, const Update& update) {
     update_range(chunk, step, row_grad.floats(), row * width, width);
     chunk.row_changes.note(row, chunk.version() + 1);
   }
-  finish(chunk, update, rate);
+  record(chunk, update, rate);
+  finish(chunk, update);
 }
 
 void Applier::set_array(Chunk& chunk, const Update& update) {
@@ -159,20 +182,23 @@ void Applier::set_array(Chunk& chunk, const Update& update) {
   if (!admission_.admit({&chunk, 1}, update, 0)) return;
   std::memcpy(chunk.array(frame.header.count), frame.payload, frame.header.payload_bytes);
   if (frame.header.steps > 0) chunk.begun = frame.header.steps;  // a run goes on where one stopped
-  count(chunk, update, frame.header.rate);
+  record(chunk, update, frame.header.rate);
+  count(chunk, update);
 }
 
-void Applier::finish(Chunk& chunk, const Update& update, double rate) {
+// What the chunk gets, its copies must get.
+void Applier::record(Chunk& chunk, const Update& update, double rate, std::size_t ahead) {
+  if (chunk.copies.empty()) return;
+  context_.replication->record(update.frame, {&chunk, 1}, static_cast<float>(rate), ahead);
+}
+
+void Applier::finish(Chunk& chunk, const Update& update) {
   context_.counters.updates.add();
   context_.counters.pushed_bytes.add(update.frame->header.payload_bytes);
-  count(chunk, update, rate);
+  count(chunk, update);
 }
 
-// The chunk has the update: so must its copies.
-void Applier::count(Chunk& chunk, const Update& update, double rate) {
-  if (!chunk.copies.empty()) {
-    context_.replication->record(update.frame, {&chunk, 1}, static_cast<float>(rate));
-  }
+void Applier::count(Chunk& chunk, const Update& update) {
   if (kind_of(update) == Kind::kRows) {
     chunk.advance_rows();
   } else {

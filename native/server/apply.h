@@ -22,11 +22,13 @@ class Applier {
   void apply(Batcher& batcher);
   // Applies the updates of one chunk.
   void apply(Chunk& chunk, const std::vector<Update>& queue);
+  // Applies whole deltas that the chunk has counted before.
+  void apply_late(Chunk& chunk, const std::vector<const Frame*>& frames);
 
  private:
   struct Step {
-    const Update* update;
-    double rate;
+    const Frame* frame;
+    const Update* update;  // null: it was answered before
     RuleStep rule;
   };
 
@@ -34,17 +36,21 @@ class Applier {
   std::size_t apply_run(Chunk& chunk, const std::vector<Update>& queue, std::size_t first);
   std::size_t apply_deltas(Chunk& chunk, const std::vector<Update>& queue, std::size_t first);
 
+  void add_step(Chunk& chunk, const Frame& frame, const Update* update, double rate);
+  void walk(Chunk& chunk);
   void apply_block(Chunk& chunk, const Step& step, std::size_t first, std::size_t count);
   void apply_piece(Chunk& chunk, const Update& update);
   void apply_rows(Chunk& chunk, const Update& update);
   void set_array(Chunk& chunk, const Update& update);
-  void finish(Chunk& chunk, const Update& update, double rate);
-  void count(Chunk& chunk, const Update& update, double rate);
+  void record(Chunk& chunk, const Update& update, double rate, std::size_t ahead = 0);
+  void finish(Chunk& chunk, const Update& update);
+  void count(Chunk& chunk, const Update& update);
 
   LaneContext& context_;
   Admission admission_;
   Factors factors_;
   std::vector<Step> steps_;
+  bool last_chunk_ = true;  // of the round
 };
 
 }  // namespace mh::server

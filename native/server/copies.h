@@ -47,6 +47,7 @@ struct Copy {
   std::uint64_t acked = 0;  // the version that it is known to have; 0: nothing is known
   std::uint32_t under_way = 0;  // frames of this turn that it has not answered
   bool folding = false;         // behind, and its snapshot waits for those answers
+  std::uint32_t late = 0;       // updates since the last frame that may not wait
 
   // Whether updates are sent to it as they come.
   bool streams() const {
@@ -60,6 +61,7 @@ struct Copy {
     turn = number;
     acked = 0;
     under_way = 0;
+    late = 0;
     folding = false;
     required = always_required();
   }
@@ -85,6 +87,7 @@ class Copies {
   }
   bool empty() const { return copies_.empty(); }
   std::vector<Copy>& all() { return copies_; }
+  const std::vector<Copy>& all() const { return copies_; }
 
   // The version up to which every required copy has everything.
   std::uint64_t committed() const {

@@ -28,6 +28,7 @@ struct Counters {
   Counter updates, pushed_bytes, pulled_bytes, frames, replays, busy_ns, rounds, batched_max;
   Counter connections, waiting_bytes, blocked_replies;
   Counter replicated_updates, replicated_bytes, snapshots_sent;
+  Counter late_updates;  // that a copy here has acknowledged before it applied them
   Counter held_replies;  // at the moment
   std::array<Counter, kRefusals> refused;
   std::array<Counter, kStalenessBins> staleness;

@@ -13,6 +13,8 @@ namespace {
 
 // With more than this on its way to a slow peer, updates to it are folded into later snapshots.
 constexpr std::size_t kEnoughBytes = std::size_t{8} << 20;
+// So much may wait at a peer without being applied.
+constexpr std::size_t kLateBytes = std::size_t{64} << 20;
 
 Parcel parcel_of(Kind kind, const Chunk& chunk) {
   Parcel parcel;
@@ -30,7 +32,7 @@ void Courier::introduce(Peer& peer) {
   Parcel parcel;
   parcel.header = context_.arena->introduction();
   peer.outbox.add(std::move(parcel));
-  peer.unanswered.push_back({Kind::kShare, 0, 0, 0, 0, now_ns(), false, nullptr});
+  peer.unanswered.push_back({Kind::kShare, 0, 0, 0, 0, now_ns(), false, nullptr, false});
 }
 
 void Courier::take_introduction(Peer& peer, const wire::Header& answer) {
@@ -48,7 +50,7 @@ void Courier::align(Peer& peer, const Chunk& chunk, Copy& copy) {
   await(peer, Kind::kAlign, chunk, copy, chunk.version());
 }
 
-void Courier::send_update(Peer& peer, const Shipped& shipped) {
+void Courier::send_update(Peer& peer, const Shipped& shipped, bool late) {
   const wire::Header& header = shipped.frame->header;
   const std::size_t bytes = header.payload_bytes;
   for (std::size_t i = 0; i < shipped.chunks.count; ++i) {
@@ -58,7 +60,14 @@ void Courier::send_update(Peer& peer, const Shipped& shipped) {
   }
   const auto shown = can_show(peer, bytes) ? update_in_arena(*shipped.frame) : nullptr;
   Parcel parcel = shipped.parcel(/*with_payload=*/!shown);
+  late = late && shown;
+  peer.unanswered.back().late = late;
   if (shown) show(peer, parcel, shown, bytes);
+  if (late) parcel.header.flags |= wire::kMayWait;
+  for (Chunk& chunk : shipped.chunks) {
+    Copy& copy = *chunk.copies.find(peer.number);
+    copy.late = late ? copy.late + 1 : 0;
+  }
   peer.outbox.add(std::move(parcel));
   context_.counters.replicated_updates.add();
   context_.counters.replicated_bytes.add(bytes);
@@ -67,6 +76,7 @@ void Courier::send_update(Peer& peer, const Shipped& shipped) {
 void Courier::send_snapshot(Peer& peer, const Chunk& chunk, Copy& copy) {
   const std::size_t bytes = snapshot_bytes(*chunk.shape, chunk.log.clients());
   await(peer, Kind::kSnapshot, chunk, copy, chunk.version());
+  copy.late = 0;
   const auto shown = can_show(peer, bytes) ? snapshot_in_arena(chunk) : nullptr;
   Parcel parcel = parcel_of(Kind::kSnapshot, chunk);
   parcel.header.count = static_cast<std::uint32_t>(chunk.log.clients());
@@ -84,7 +94,7 @@ void Courier::await(Peer& peer, Kind kind, const Chunk& chunk, Copy& copy, std::
                     bool more) {
   ++copy.under_way;
   peer.unanswered.push_back(
-      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more, nullptr});
+      {kind, chunk.shape->slot, chunk.lease, version, copy.turn, now_ns(), more, nullptr, false});
 }
 
 // Arrays are sent from where they lie.
@@ -111,8 +121,20 @@ bool Courier::can_show(const Peer& peer, std::size_t bytes) const {
 // The payload of the frame that was put on the list last stays until that is answered.
 void Courier::show(Peer& peer, Parcel& parcel, std::shared_ptr<Block> payload, std::size_t bytes) {
   parcel.show(context_.arena->offset_of(payload->data()), bytes);
-  peer.shown_bytes += payload->bytes();
-  peer.unanswered.back().shown = std::move(payload);
+  Unanswered& sent = peer.unanswered.back();
+  (sent.late ? peer.late_bytes : peer.shown_bytes) += payload->bytes();
+  sent.shown = std::move(payload);
+}
+
+void Courier::take_back(Peer& peer, const Unanswered& sent, bool taken) {
+  const bool goes_on = sent.late && taken;
+  if (goes_on) return peer.late[sent.slot].push_back(sent.shown);
+  if (sent.shown) (sent.late ? peer.late_bytes : peer.shown_bytes) -= sent.shown->bytes();
+  if (!taken || sent.kind == Kind::kShare) return;
+  const auto before = peer.late.find(sent.slot);
+  if (before == peer.late.end()) return;
+  for (const auto& block : before->second) peer.late_bytes -= block->bytes();
+  before->second.clear();
 }
 
 // Null where there is no room.
@@ -140,14 +162,21 @@ bool Courier::laden(const Peer& peer) const {
   return peer.outbox.bytes() + peer.shown_bytes >= kEnoughBytes;
 }
 
+bool Courier::can_wait(const Peer& peer, std::size_t bytes) const {
+  return can_show(peer, bytes) && peer.late_bytes + bytes <= kLateBytes;
+}
+
+void Courier::send(Peer& peer) {
+  if (peer.muted || !peer.writable) return;
+  bool moved = false;
+  const Sent sent = peer.outbox.send(peer.fd(), moved);
+  if (moved) peer.moved_ns = now_ns();
+  peer.dead |= sent == Sent::kBroken;
+  peer.writable = sent == Sent::kAll;
+}
+
 void Courier::push_out(Peer& peer) {
-  if (!peer.muted && peer.writable) {
-    bool moved = false;
-    const Sent sent = peer.outbox.send(peer.fd(), moved);
-    if (moved) peer.moved_ns = now_ns();
-    peer.dead |= sent == Sent::kBroken;
-    peer.writable = sent == Sent::kAll;
-  }
+  send(peer);
   peer.outbox.keep(keepsakes_);
 }
 
@@ -155,6 +184,10 @@ void Courier::abandon(Peer& peer) {
   for (Unanswered& sent : peer.unanswered) {
     if (sent.shown) haunted_.emplace_back(peer.number, std::move(sent.shown));
   }
+  for (auto& [slot, blocks] : peer.late) {
+    for (auto& block : blocks) haunted_.emplace_back(peer.number, std::move(block));
+  }
+  peer.late.clear();
   peer.unanswered.clear();
   peer.snapshots_due.clear();
 }

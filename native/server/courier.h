@@ -25,12 +25,24 @@ class Courier {
   void take_introduction(Peer& peer, const wire::Header& answer);
   // Asks whether a copy is where our chunk is.
   void align(Peer& peer, const Chunk& chunk, Copy& copy);
-  void send_update(Peer& peer, const Shipped& shipped);
+  // One that may be late is shown until the copy has a later frame of the chunk that may not.
+  void send_update(Peer& peer, const Shipped& shipped, bool late);
   void send_snapshot(Peer& peer, const Chunk& chunk, Copy& copy);
 
+  // A frame was answered: what of it, and of those before it, need be shown no longer?
+  void take_back(Peer& peer, const Unanswered& sent, bool taken);
+
+  // Where the payload of a frame is to be shown from; whether its floats are finite.
+  bool lay_by(const Frame& frame) {
+    return keepsakes_.lay_by(frame.payload, frame.header.payload_bytes);
+  }
+  // Whether there is room for one more payload that the peer need not apply.
+  bool can_wait(const Peer& peer, std::size_t bytes) const;
   // More than enough is on its way to the peer or being looked at there.
   bool laden(const Peer& peer) const;
-  // Sends what the peer's socket takes, and keeps what it does not.
+  // Sends what the peer's socket takes.
+  void send(Peer& peer);
+  // And keeps what it does not: the originals are about to go or to change.
   void push_out(Peer& peer);
   // The originals of what was sent are about to go or to change.
   void end_round() { keepsakes_.forget_originals(); }

@@ -13,8 +13,6 @@ using wire::Header;
 using wire::Kind;
 using wire::Refusal;
 
-constexpr std::uint8_t kKnownFlags = wire::kByReference | wire::kWantValues | wire::kReplicated;
-
 std::string text(std::uint64_t number) { return std::to_string(number); }
 
 Verdict refuse(Action action, Refusal refusal, std::string sentence) {
@@ -48,7 +46,7 @@ Verdict check_frame(const Header& h, const Sender& sender, std::uint64_t max_pay
     return refuse(Action::kClose, Refusal::kMalformed,
                   "A server takes no frames of kind " + text(h.kind) + ".");
   }
-  if ((h.flags & 0x0f & ~kKnownFlags) != 0 || h.flags >> 4 > 3) {
+  if (h.flags >> 4 > 3) {
     return refuse(Action::kClose, Refusal::kMalformed,
                   "The frame's flags " + text(h.flags) + " are unknown.");
   }
@@ -66,6 +64,9 @@ Verdict check_replicated(const Header& h, const Sender& sender) {
   if (h.lease == 0 || is_pull(kind) || kind == Kind::kGet) {
     return skip(Refusal::kNotAllowed, "What copies are to take is an update, under a lease.");
   }
+  if (may_wait(h) && (kind != Kind::kDelta || !by_reference(h))) {
+    return skip(Refusal::kNotAllowed, "Only an update that is shown may wait.");
+  }
   if (by_reference(h) && h.payload_bytes > sender.shared_bytes) {
     return skip(Refusal::kWrongSize, "A payload of " + text(h.payload_bytes) +
                                          " bytes is not in the memory that the server shares.");
@@ -81,6 +82,7 @@ Verdict check_sender(const Header& h, const Sender& sender) {
                                           : "Only a server may send what copies are to take.");
   }
   if (sender.peer >= 0) return check_replicated(h, sender);
+  if (may_wait(h)) return skip(Refusal::kNotAllowed, "A client's update may not wait.");
   if (h.client != sender.client) {
     return skip(Refusal::kNotAllowed, "The frame names client " + text(h.client) +
                                           "; this connection belongs to client " +

@@ -52,6 +52,8 @@ inline bool is_pull(wire::Kind kind) {
 inline bool by_reference(const wire::Header& header) {
   return (header.flags & wire::kByReference) != 0;
 }
+// Whether a copy may have an update without applying it (backlog.h).
+inline bool may_wait(const wire::Header& header) { return (header.flags & wire::kMayWait) != 0; }
 // Whether a frame is from a chunk's primary to a copy of it.
 inline bool is_replicated(const wire::Header& header) {
   const auto kind = static_cast<wire::Kind>(header.kind);

@@ -1,6 +1,7 @@
 #include "server/follower.h"
 
 #include "server/arena.h"
+#include "server/backlog.h"
 #include "server/replication.h"
 #include "server/snapshot.h"
 
@@ -15,11 +16,12 @@ void Follower::add(Connection& from, const Frame& frame) {
   if (!frame.shape) return from.replies.refuse(reply, frame.refusal, frame.sentence);
   const auto kind = static_cast<Kind>(frame.header.kind);
   if (kind == Kind::kShare) return share(from, frame, reply);
-  const bool update = kind != Kind::kAlign && kind != Kind::kSnapshot;
-  if (!update || !continues_run(from, frame)) finish();
+  const bool now = kind != Kind::kAlign && kind != Kind::kSnapshot && !may_wait(frame.header);
+  if (!now || !continues_run(from, frame)) finish();
   if (!obey(from, frame, reply)) return;
   if (kind == Kind::kAlign) return align(from, frame, reply);
   if (kind == Kind::kSnapshot) return take_snapshot(from, frame, reply);
+  if (!now) return set_aside(from, frame, reply);
   run_.push_back({&frame, &from, reply});
 }
 
@@ -31,15 +33,21 @@ bool Follower::continues_run(const Connection& from, const Frame& frame) const {
 
 void Follower::finish() {
   if (run_.empty()) return;
+  for (const Update& update : run_) {
+    for (Chunk& chunk : chunks_of(*update.frame)) context_.backlog->apply(chunk);
+  }
   applier_.apply(context_.store.at(*run_[0].frame->shape), run_);
   run_.clear();
 }
 
+Span Follower::chunks_of(const Frame& frame) const {
+  const bool factors = static_cast<Kind>(frame.header.kind) == Kind::kFactors;
+  return {&context_.store.at(*frame.shape), factors ? frame.shape->span_chunks : 1};
+}
+
 bool Follower::obey(Connection& from, const Frame& frame, std::size_t reply) {
   const wire::Header& h = frame.header;
-  const bool factors = static_cast<Kind>(h.kind) == Kind::kFactors;
-  Chunk* const first = &context_.store.at(*frame.shape);
-  const Span chunks{first, factors ? frame.shape->span_chunks : 1};
+  const Span chunks = chunks_of(frame);
   for (const Chunk& chunk : chunks) {
     if (h.lease > chunk.lease || (h.lease == chunk.lease && chunk.role != Role::kPrimary)) continue;
     from.replies.refuse(reply, Refusal::kStaleLease,
@@ -55,15 +63,30 @@ bool Follower::obey(Connection& from, const Frame& frame, std::size_t reply) {
   return true;
 }
 
+// The chunk has the update, and applies it later or never.
+void Follower::set_aside(Connection& from, const Frame& frame, std::size_t reply) {
+  Chunk& chunk = context_.store.at(*frame.shape);
+  if (!admission_.admit({&chunk, 1}, {&frame, &from, reply}, 0)) return;
+  context_.backlog->add(chunk, frame, from.receiver);
+  context_.counters.updates.add();
+  context_.counters.pushed_bytes.add(frame.header.payload_bytes);
+  chunk.advance();
+  from.replies.acknowledge(reply, chunk.version());
+}
+
+// From the answer on the primary uses again what it showed over older connections.
 void Follower::share(Connection& from, const Frame& frame, std::size_t reply) {
+  finish();
+  context_.backlog->apply_shown_by(from.receiver.sender().peer);
   std::optional<ClientMemory> found = find_arena(frame.header);
   from.replies.say_in_step(reply, found.has_value());
   if (found) from.receiver.share(std::move(*found));
 }
 
 void Follower::align(Connection& from, const Frame& frame, std::size_t reply) {
-  const Chunk& chunk = context_.store.at(*frame.shape);
+  Chunk& chunk = context_.store.at(*frame.shape);
   const wire::Header& h = frame.header;
+  context_.backlog->apply(chunk);
   from.replies.acknowledge(reply, chunk.version());
   from.replies.say_in_step(reply, h.seen == chunk.version() && h.place == chunk.last_lease());
 }
@@ -85,6 +108,7 @@ void Follower::take_snapshot(Connection& from, const Frame& frame, std::size_t r
                                    std::to_string(head->version) + ".");
   }
   restore(chunk, *head, frame.payload);
+  context_.backlog->drop(chunk);
   from.replies.acknowledge(reply, chunk.version());
 }
 

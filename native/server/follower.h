@@ -15,7 +15,8 @@ namespace mh::server {
 
 class Follower {
  public:
-  Follower(LaneContext& context, Applier& applier) : context_(context), applier_(applier) {}
+  Follower(LaneContext& context, Applier& applier)
+      : context_(context), applier_(applier), admission_(context) {}
 
   void add(Connection& from, const Frame& frame);
   // Nothing more comes in this round.
@@ -23,13 +24,16 @@ class Follower {
 
  private:
   bool continues_run(const Connection& from, const Frame& frame) const;
+  Span chunks_of(const Frame& frame) const;
   bool obey(Connection& from, const Frame& frame, std::size_t reply);
+  void set_aside(Connection& from, const Frame& frame, std::size_t reply);
   void share(Connection& from, const Frame& frame, std::size_t reply);
   void align(Connection& from, const Frame& frame, std::size_t reply);
   void take_snapshot(Connection& from, const Frame& frame, std::size_t reply);
 
   LaneContext& context_;
   Applier& applier_;
+  Admission admission_;
   std::vector<Update> run_;  // updates of one chunk that follow each other
 };
 

@@ -117,6 +117,7 @@ void Lane::settle(const std::vector<ChunkStart>& starts, const std::vector<Place
     if (chunks[i].lane == number_) store_.add(chunks[i], starts[i], places[i], memory, role);
   }
   batcher_ = std::make_unique<Batcher>(context_);
+  backlog_ = std::make_unique<Backlog>(context_, applier_);
   watch_ = std::make_unique<Watch>(epoll_);
   replication_ = std::make_unique<Replication>(number_, context_, held_, *watch_, events_);
   if (settings_.replicated) {
@@ -125,6 +126,7 @@ void Lane::settle(const std::vector<ChunkStart>& starts, const std::vector<Place
     context_.arena = arena_.get();
   }
   context_.held = &held_;
+  context_.backlog = backlog_.get();
   context_.replication = replication_.get();
 }
 
@@ -254,6 +256,7 @@ void Lane::end_round() {
   for (auto at = gone; at != connections_.end(); ++at) {
     lingering_ -= (*at)->ends_at_ns != 0;
     held_.forget(**at);
+    if ((*at)->from_peer()) backlog_->apply_shown_by((*at)->receiver.sender().peer);
   }
   connections_.erase(gone, connections_.end());
   counters_.connections.set(connections_.size());
@@ -377,16 +380,21 @@ std::map<int, double> Lane::lagging() {
 
 std::vector<std::uint8_t> Lane::collect(std::uint32_t slot, std::int64_t since) {
   return ask([=] {
-    const Chunk& chunk = store_.at(slot);
+    Chunk& chunk = store_.at(slot);
     const bool wanted = chunk.role != Role::kNone &&
                         (since < 0 || chunk.version() > static_cast<std::uint64_t>(since));
-    return wanted ? snapshot_of(chunk) : std::vector<std::uint8_t>{};
+    if (!wanted) return std::vector<std::uint8_t>{};
+    backlog_->apply(chunk);
+    return snapshot_of(chunk);
   });
 }
 
 void Lane::restore(std::uint32_t slot, const std::uint8_t* snapshot, std::size_t bytes,
                    std::uint32_t lease) {
-  ask([=] { restore_chunk(store_.at(slot), snapshot, bytes, lease); });
+  ask([=] {
+    restore_chunk(store_.at(slot), snapshot, bytes, lease);
+    backlog_->drop(store_.at(slot));
+  });
 }
 
 void Lane::wake() {

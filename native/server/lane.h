@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/apply.h"
+#include "server/backlog.h"
 #include "server/batcher.h"
 #include "server/connection.h"
 #include "server/follower.h"
@@ -104,6 +105,7 @@ class Lane {
   Follower follower_;
   Events& events_;
   std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Backlog> backlog_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Replication> replication_;
 

@@ -19,6 +19,7 @@ struct ServerSettings {
   bool replicated = false;
 };
 
+class Backlog;
 class HeldReplies;
 class Replication;
 
@@ -30,6 +31,7 @@ struct LaneContext {
   Counters& counters;
   HeldReplies* held = nullptr;
   Replication* replication = nullptr;
+  Backlog* backlog = nullptr;
   Arena* arena = nullptr;  // of a server with copies elsewhere
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "server/past_cache.h"
 #include "wire/io.h"
 
 namespace mh::server {
@@ -32,6 +33,13 @@ std::shared_ptr<Block> Keepsakes::keep(const std::uint8_t* data, std::size_t byt
   std::memcpy(block->data(), data, bytes);
   add(data, block);
   return block;
+}
+
+bool Keepsakes::lay_by(const std::uint8_t* data, std::size_t bytes) {
+  auto block = std::make_shared<Block>(pool_.take(bytes));
+  const bool finite = copy_past_cache(data, bytes, block->data());
+  add(data, std::move(block));
+  return finite;
 }
 
 std::shared_ptr<Block> Keepsakes::find(const void* original) const {

@@ -23,6 +23,9 @@ class Keepsakes {
  public:
   explicit Keepsakes(BlockPool& pool) : pool_(pool) {}
   std::shared_ptr<Block> keep(const std::uint8_t* data, std::size_t bytes);
+  // The same for floats that nobody is going to read soon, if ever: they do not pass through the
+  // cache. Says whether all of them are finite.
+  bool lay_by(const std::uint8_t* data, std::size_t bytes);
   // Something put together for this round, known by where its first part lies.
   std::shared_ptr<Block> find(const void* original) const;
   void add(const void* original, std::shared_ptr<Block> block);

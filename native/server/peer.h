@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "server/outbox.h"
@@ -26,6 +28,7 @@ struct Unanswered {
   std::int64_t sent_ns;
   bool more;  // the next one belongs to the same frame
   std::shared_ptr<Block> shown;  // a payload that the other end reads from our memory
+  bool late = false;             // and goes on reading when it has answered
 };
 
 class Peer : public Watched {
@@ -43,6 +46,9 @@ class Peer : public Watched {
   bool dropped = false;  // on purpose: nobody is told that it is gone
   bool shares = false;           // it reads payloads from our memory
   std::size_t shown_bytes = 0;   // that it may be reading
+  // By slot, what it has answered and may apply later.
+  std::map<std::uint32_t, std::vector<std::shared_ptr<Block>>> late;
+  std::size_t late_bytes = 0;  // of those, and of what is on its way there to wait
   std::int64_t moved_ns = 0;  // when something was last sent or answered
 
  private:

@@ -17,7 +17,7 @@ constexpr std::size_t kHeaderBytes = sizeof(Header);
 Receiver::Receiver(int fd, const Sender& sender, ClientMemory memory, LaneContext& context)
     : fd_(fd),
       sender_(sender),
-      memory_(std::make_unique<ClientMemory>(std::move(memory))),
+      memory_(std::make_shared<ClientMemory>(std::move(memory))),
       context_(context),
       inbox_(context.pool.take(kInboxBytes)) {
   frames_.reserve(kMaxFrames);
@@ -153,7 +153,7 @@ const std::uint8_t* Receiver::referred(const Header& header, const std::uint8_t*
 }
 
 void Receiver::share(ClientMemory memory) {
-  memory_ = std::make_unique<ClientMemory>(std::move(memory));
+  memory_ = std::make_shared<ClientMemory>(std::move(memory));
   sender_.shared_bytes = memory_->bytes();
 }
 

@@ -56,6 +56,7 @@ class Receiver {
   bool closed() const { return closed_; }      // by the peer, or broken
   bool ending() const { return ending_; }      // a bad frame came: whatever follows is thrown away
   const Sender& sender() const { return sender_; }
+  const std::shared_ptr<const ClientMemory>& memory() const { return memory_; }
   // Payloads by reference lie there from now on.
   void share(ClientMemory memory);
 
@@ -91,7 +92,7 @@ class Receiver {
 
   int fd_;
   Sender sender_;
-  std::unique_ptr<ClientMemory> memory_;
+  std::shared_ptr<const ClientMemory> memory_;
   LaneContext& context_;
 
   Block inbox_;

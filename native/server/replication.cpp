@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "server/backlog.h"
 #include "server/clock.h"
 #include "server/snapshot.h"
 
@@ -18,6 +19,10 @@ namespace {
 
 // A lane goes on serving its clients while it fills a copy.
 constexpr std::size_t kSnapshotBytesPerRound = std::size_t{4} << 20;
+// More updates of a chunk would save a copy little more, and make a promotion longer.
+constexpr std::uint32_t kMostLate = 15;
+// A snapshot is written by the primary and by every copy, an update that may wait by the primary.
+constexpr std::uint64_t kSnapshotWorth = 4;
 
 bool contains(const std::vector<int>& list, int number) {
   return std::find(list.begin(), list.end(), number) != list.end();
@@ -41,6 +46,7 @@ void Replication::hold(const HoldOrder& order) {
   for (const std::uint32_t slot : order.slots) {
     Chunk& chunk = context_.store.at(slot);
     if (order.lease < chunk.lease) continue;
+    context_.backlog->apply(chunk);
     const bool was_primary = chunk.role == Role::kPrimary;
     const bool anew = !was_primary || order.lease > chunk.lease;
     chunk.become(order.role, order.lease);
@@ -160,7 +166,7 @@ void Replication::receive() {
         const Unanswered sent = std::move(p->unanswered.front());
         p->unanswered.pop_front();
         more = sent.more;
-        if (sent.shown) p->shown_bytes -= sent.shown->bytes();
+        courier_.take_back(*p, sent, static_cast<Kind>(answer.kind) == Kind::kAck);
         answered(*p, sent, answer);
       }
       p->moved_ns = now_ns();
@@ -239,18 +245,30 @@ void Replication::disagree(Peer& peer, Chunk& chunk, Copy& copy) {
   held_.release(chunk);
 }
 
+void Replication::send_ahead() {
+  ship_recorded();
+  for (const auto& p : peers_) {
+    if (!p->dead) courier_.send(*p);
+  }
+}
+
+// Snapshots are of what the round has made of the chunks.
 void Replication::flush() {
+  ship_recorded();
+  for (const auto& p : peers_) {
+    if (!p->dead) push_out(*p);
+  }
+  courier_.end_round();
+  bury_dead();
+}
+
+void Replication::ship_recorded() {
   shipment_.close();
   for (const auto& p : peers_) {
     if (p->dead) continue;
     for (const Shipped& shipped : shipment_.all()) ship(*p, shipped);
   }
-  for (const auto& p : peers_) {
-    if (!p->dead) push_out(*p);
-  }
   shipment_.clear();
-  courier_.end_round();
-  bury_dead();
 }
 
 // As an update if the copies of all its chunks can take it, else those that could get a snapshot.
@@ -260,24 +278,47 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
     return copy && copy->streams();
   };
   const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
-  if (all && !shipment_.as_snapshot(shipped) && !worth_folding(peer, shipped) &&
-      !courier_.laden(peer)) {
-    return courier_.send_update(peer, shipped);
+  if (all && shipped.frame && !courier_.laden(peer)) {
+    if (may_wait(peer, shipped)) return courier_.send_update(peer, shipped, true);
+    if (!shipment_.outweighs_snapshot(shipped, 1) && !worth_folding(peer, shipped)) {
+      return courier_.send_update(peer, shipped, false);
+    }
   }
   for (Chunk& chunk : shipped.chunks) {
     if (streams(chunk)) mark_behind(peer, chunk, *chunk.copies.find(peer.number));
   }
 }
 
+std::optional<bool> Replication::lay_by(const Chunk& chunk, const Frame& frame) {
+  const auto wanted = [&](const Copy& copy) {
+    const Peer* peer = copy.streams() && copy.late < kMostLate ? find(copy.peer) : nullptr;
+    return peer && courier_.can_wait(*peer, frame.header.payload_bytes);
+  };
+  const std::vector<Copy>& all = chunk.copies.all();
+  if (!std::any_of(all.begin(), all.end(), wanted)) return std::nullopt;
+  return courier_.lay_by(frame);
+}
+
+// The copy may have it without applying it, for a snapshot is to follow that contains it.
+bool Replication::may_wait(const Peer& peer, const Shipped& shipped) const {
+  return static_cast<Kind>(shipped.frame->header.kind) == Kind::kDelta &&
+         !shipment_.outweighs_snapshot(shipped, kSnapshotWorth) &&
+         shipped.chunks.first->copies.find(peer.number)->late < kMostLate &&
+         courier_.can_wait(peer, shipped.frame->header.payload_bytes);
+}
+
 // Where a snapshot is hardly larger than the update, one that waits for the answer to the last
-// frame brings everything that several clients push meanwhile.
+// frame brings everything that several clients push meanwhile. Where it is smaller than the updates
+// that wait at the copy, it saves applying them.
 bool Replication::worth_folding(const Peer& peer, const Shipped& shipped) const {
   if (shipped.chunks.count > 1) return false;
   Chunk& chunk = *shipped.chunks.first;
   const Copy& copy = *chunk.copies.find(peer.number);
-  return copy.standing == Standing::kInStep && copy.under_way > 0 &&
-         2 * snapshot_bytes(*chunk.shape, chunk.log.clients()) <=
-             3 * std::uint64_t{shipped.frame->header.payload_bytes};
+  const std::uint64_t update = shipped.frame->header.payload_bytes;
+  const std::uint64_t snapshot = snapshot_bytes(*chunk.shape, chunk.log.clients());
+  if (copy.standing != Standing::kInStep) return false;
+  return (copy.under_way > 0 && 2 * snapshot <= 3 * update) ||
+         (copy.late > 0 && snapshot <= copy.late * update);
 }
 
 void Replication::send_due_snapshots(Peer& peer) {
@@ -297,7 +338,9 @@ void Replication::send_due_snapshots(Peer& peer) {
 void Replication::push_out(Peer& peer) {
   if (!peer.muted && peer.writable) send_due_snapshots(peer);
   courier_.push_out(peer);
-  const bool more = !peer.outbox.empty() || !peer.snapshots_due.empty();
+  // A peer that is laden sends answers, which are waited for in any case.
+  const bool due = !peer.snapshots_due.empty() && !courier_.laden(peer);
+  const bool more = !peer.outbox.empty() || due;
   watch_.set(peer, more ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 

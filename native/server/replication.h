@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "server/courier.h"
@@ -48,10 +49,17 @@ class Replication {
   // The socket of a peer can be read or written.
   void ready(Peer& peer, std::uint32_t events);
   void receive();
-  // An update is about to be counted by these chunks. Without a frame only the result can be sent.
-  void record(const Frame* frame, const Span& chunks, float rate) {
-    shipment_.add(frame, chunks, rate);
+  // Puts the floats of a client's update where copies find them, if some will look there. Says then
+  // whether all are finite, which is found out in passing.
+  std::optional<bool> lay_by(const Chunk& chunk, const Frame& frame);
+  // An update is about to be counted by these chunks, after `ahead` others. Without a frame only
+  // the result can be sent.
+  void record(const Frame* frame, const Span& chunks, float rate, std::size_t ahead = 0) {
+    shipment_.add(frame, chunks, rate, ahead);
   }
+  // Sends updates that were recorded, though they are not applied yet: copies take them meanwhile.
+  void send_ahead();
+  std::size_t recorded_bytes() const { return shipment_.bytes(); }
   void flush();
 
   // Closes every connection.
@@ -75,7 +83,9 @@ class Replication {
   void align(Chunk& chunk, Copy& copy);
   void mark_behind(Peer& peer, Chunk& chunk, Copy& copy);
   void disagree(Peer& peer, Chunk& chunk, Copy& copy);
+  void ship_recorded();
   void ship(Peer& peer, const Shipped& shipped);
+  bool may_wait(const Peer& peer, const Shipped& shipped) const;
   bool worth_folding(const Peer& peer, const Shipped& shipped) const;
   void send_due_snapshots(Peer& peer);
   void push_out(Peer& peer);

@@ -39,11 +39,14 @@ Parcel Shipped::parcel(bool with_payload) const {
   return out;
 }
 
-void Shipment::add(const Frame* frame, const Span& chunks, float rate) {
-  all_.push_back({frame, chunks, rate, chunks.first->version(), place_of(chunks), {}});
+void Shipment::add(const Frame* frame, const Span& chunks, float rate, std::size_t ahead) {
+  const Chunk& first = *chunks.first;
+  const std::uint64_t place = ahead == 0 ? place_of(chunks) : first.lease;
+  all_.push_back({frame, chunks, rate, first.version() + ahead, place, {}});
   for (const Chunk& chunk : chunks) {
-    if (&chunk != chunks.first) all_.back().others.push_back(chunk.version() + 1);
+    if (&chunk != chunks.first) all_.back().others.push_back(chunk.version() + ahead + 1);
   }
+  if (frame) bytes_ += frame->header.payload_bytes;
 }
 
 void Shipment::close() {
@@ -71,9 +74,9 @@ void Shipment::close() {
   }
 }
 
-bool Shipment::as_snapshot(const Shipped& shipped) const {
+bool Shipment::outweighs_snapshot(const Shipped& shipped, std::uint64_t times) const {
   const Mark& owner = marks_[marks_[shipped.chunks.first->shape->slot].owner];
-  return owner.updates > owner.snapshots;
+  return owner.updates > times * owner.snapshots;
 }
 
 }  // namespace mh::server

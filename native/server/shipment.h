@@ -37,14 +37,19 @@ class Shipment {
  public:
   explicit Shipment(std::size_t slots) : marks_(slots) {}
 
-  // An update is about to be counted by these chunks.
-  void add(const Frame* frame, const Span& chunks, float rate);
+  // An update is about to be counted by these chunks, after `ahead` others.
+  void add(const Frame* frame, const Span& chunks, float rate, std::size_t ahead);
   // The round's updates are all here: decides their forms.
   void close();
-  void clear() { all_.clear(); }
+  void clear() {
+    all_.clear();
+    bytes_ = 0;
+  }
 
   const std::vector<Shipped>& all() const { return all_; }
-  bool as_snapshot(const Shipped& shipped) const;
+  // Whether a chunk's updates are so many times the bytes of a snapshot of it, or more.
+  bool outweighs_snapshot(const Shipped& shipped, std::uint64_t times) const;
+  std::size_t bytes() const { return bytes_; }
 
  private:
   // Of a chunk in this round.
@@ -55,6 +60,7 @@ class Shipment {
   };
 
   std::vector<Shipped> all_;
+  std::size_t bytes_ = 0;  // of their payloads
   std::vector<Mark> marks_;  // by slot
 };
 

@@ -10,7 +10,7 @@
 namespace mh::wire {
 
 constexpr std::uint32_t kMagic = 0x5350484d;  // "MHPS" as it appears on the wire
-constexpr std::uint16_t kVersion = 3;
+constexpr std::uint16_t kVersion = 4;
 
 enum class Kind : std::uint8_t {
   kHello = 1,
@@ -37,6 +37,7 @@ enum Flag : std::uint8_t {
   kByReference = 1,  // the payload lies at `place` in the client's shared memory, not in the stream
   kWantValues = 2,   // answer an update with kValues instead of kAck
   kReplicated = 4,   // from the chunk's primary to a copy; seen, place: where the copy must stand
+  kMayWait = 8,      // of a replicated Delta by reference: the copy may have it without applying it
 };
 
 // In the upper four bits of the flags.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from manyhands.errors import ProtocolError
 
 MAGIC = 0x5350484D  # "MHPS" as it appears on the wire
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_HELLO_BYTES = 64 << 10  # what a stranger may make a server read
 MAX_WELCOME_BYTES = 8 << 20  # the places of a server's chunks, for a client on the same machine
 MAX_SENTENCE_BYTES = 4 << 10  # of a refusal
@@ -55,6 +55,7 @@ class Flag(IntFlag):
     BY_REFERENCE = 1
     WANT_VALUES = 2
     REPLICATED = 4
+    MAY_WAIT = 8
 
 
 class Encoding(IntEnum):
@@ -137,8 +138,6 @@ class Header:
             words = Kind(kind), Flag(flags & 0x0F), Encoding(flags >> 4)
         except ValueError as error:
             raise ProtocolError(f"The frame's header has an unknown word: {error}.") from None
-        if words[1] & ~(Flag.BY_REFERENCE | Flag.WANT_VALUES | Flag.REPLICATED):
-            raise ProtocolError(f"The frame's header has unknown flags: {flags & 0x0F:#x}.")
         return cls(
             kind=words[0],
             flags=words[1],

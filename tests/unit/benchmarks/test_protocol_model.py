@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.protocol_model.lending import lending_mutations, search_lending
 from benchmarks.protocol_model.rules import PROTOCOL, mutations
 from benchmarks.protocol_model.scenes import HUNTS, ONE, QUICK
 from benchmarks.protocol_model.search import Bounds, beginning, search, steps
@@ -30,6 +31,18 @@ def test_a_broken_rule_is_noticed(rule: str) -> None:
     rules = mutations()[rule]
 
     assert any(search(bounds, rules, limit=15_000).broken for bounds in SOON)
+
+
+def test_memory_is_not_used_again_while_it_is_lent() -> None:
+    found = search_lending()
+
+    assert found.broken is None, "\n".join(found.way)
+    assert found.states > 1_000
+
+
+@pytest.mark.parametrize("rule", lending_mutations())
+def test_a_broken_rule_of_lending_is_noticed(rule: str) -> None:
+    assert search_lending(lending_mutations()[rule]).broken
 
 
 def test_pushes_are_acknowledged_where_nothing_goes_wrong() -> None:

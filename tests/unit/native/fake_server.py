@@ -16,7 +16,7 @@ from manyhands import _native
 Floats = npt.NDArray[np.float32]
 
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 3
+MAGIC, VERSION = 0x5350484D, 4
 REFUSED, DELTA, FACTORS, ROWS, PULL, ACK, VALUES, SET, GET = range(3, 12)
 PULL_ROWS, ROW_VALUES = 17, 18
 BY_REFERENCE, WANT_VALUES = 1, 2

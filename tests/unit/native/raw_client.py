@@ -23,7 +23,7 @@ from manyhands.messages import HEADER_BYTES, Encoding, Flag, Kind
 
 Floats = npt.NDArray[np.float32]
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 3
+MAGIC, VERSION = 0x5350484D, 4
 
 
 @dataclass

@@ -114,11 +114,10 @@ def test_rows_and_factors_that_are_not_finite_are_refused(kind: Kind) -> None:
 
 CLOSED: dict[str, tuple[dict[str, Any], Refusal, str]] = {
     "magic": ({"magic": 0x20544547}, Refusal.MALFORMED, "no frame"),
-    "version": ({"version": 9}, Refusal.VERSION, "version 9; this server speaks version 3"),
+    "version": ({"version": 9}, Refusal.VERSION, "version 9; this server speaks version 4"),
     "kind": ({"kind": 77}, Refusal.MALFORMED, "kind 77"),
     "a reply": ({"kind": Kind.ACK}, Refusal.MALFORMED, "kind 8"),
     "hello": ({"kind": Kind.HELLO}, Refusal.MALFORMED, "kind 1"),
-    "flags": ({"flags": 8}, Refusal.MALFORMED, "flags 8"),
     "encoding": ({"encoding": 7}, Refusal.MALFORMED, "flags 112"),
     "length": ({"payload_bytes": 2**32 - 1}, Refusal.TOO_LARGE, "at most 67108864"),
 }
