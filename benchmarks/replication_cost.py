@@ -2,9 +2,11 @@
 
 Three servers with a controller for each number of copies, all of them on this machine, and clients
 that push a whole model as fast as it is acknowledged: over TCP and over the same-machine path, one
-of them or three. An acknowledged push is on all copies. Every server also applies what it holds
-copies of: three copies on one machine are three times the work, which between machines would be
-shared out.
+of them or three. An acknowledged push is on all copies. All copies are on this machine, whose cores
+do what between machines would be shared out.
+
+What keeping three copies costs without any protocol is measured beside it: each push is sent to
+three groups of servers that know nothing of each other.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from manyhands.parameter_server.shard_map import ParameterSpec
 SERVERS = 3
 COPIES = (1, 2, 3)
 CLIENTS = (1, 3)
+APART = "apart"  # the same push to three fleets with one copy each
 PATHS = {"tcp": "TCP", "same_machine": "same machine"}
 MODELS = {
     "bias": (ParameterSpec("bias", (4096,)),),
@@ -56,42 +59,61 @@ Measured = dict[Way, Rounds]  # rates by number of copies
 
 def measure(model: str, plan: Plan) -> Measured:
     with ExitStack() as stack:
-        clients: dict[tuple[str, str], Crew] = {}
-        for copies in COPIES:
+
+        def crews(copies: int) -> dict[str, Crew]:
             fleet = stack.enter_context(Fleet(MODELS[model], servers=SERVERS, copies=copies))
-            for path in PATHS:
-                same_machine = path == "same_machine"
-                crew = Crew("client", ModelPushing, max(CLIENTS), fleet.access, same_machine)
-                clients[path, str(copies)] = stack.enter_context(crew)
-        for crew in clients.values():
-            crew.answers()
+            return {
+                path: stack.enter_context(
+                    Crew("client", ModelPushing, max(CLIENTS), fleet.access, path == "same_machine")
+                )
+                for path in PATHS
+            }
+
+        by_copies = {str(copies): crews(copies) for copies in COPIES}
+        others = [crews(1) for _ in range(max(COPIES) - 1)]
+        for of_paths in (*by_copies.values(), *others):
+            for crew in of_paths.values():
+                crew.answers()
+
+        def contestants(path: str) -> dict[str, list[Crew]]:
+            found = {copies: [of_paths[path]] for copies, of_paths in by_copies.items()}
+            found[APART] = [*found["1"], *(of_paths[path] for of_paths in others)]
+            return found
+
         return {
-            (path, count): race(
-                {str(copies): clients[path, str(copies)] for copies in COPIES}, count, plan
-            )
+            (path, count): race(contestants(path), count, plan)
             for path in PATHS
             for count in CLIENTS
         }
 
 
-def race(crews: dict[str, Crew], clients: int, plan: Plan) -> Rounds:
-    def turn(crew: Crew, seconds: float) -> Measure:
+def race(contestants: dict[str, list[Crew]], clients: int, plan: Plan) -> Rounds:
+    def turn(crews: list[Crew], seconds: float) -> Measure:
         def models_per_second() -> float:
-            crew.tell("run", seconds, clients)
-            return float(sum(crew.answers(expected_s=seconds)))
+            """Pushes to all of the crews' fleets count once."""
+            for crew in crews:
+                crew.tell("run", seconds, clients)
+            pushed = sum(float(sum(crew.answers(expected_s=seconds))) for crew in crews)
+            return pushed / len(crews)
 
         return models_per_second
 
-    for crew in crews.values():
-        turn(crew, plan.seconds / 4)()
+    for crews in contestants.values():
+        turn(crews, plan.seconds / 4)()
     return alternate(
-        {name: turn(crew, plan.seconds) for name, crew in crews.items()}, rounds=plan.rounds
+        {name: turn(crews, plan.seconds) for name, crews in contestants.items()},
+        rounds=plan.rounds,
     )
 
 
 def cost(rounds: Rounds, copies: int) -> Spread:
     """How many times as long a push takes as with one copy."""
     return rounds.ratio("1", str(copies))
+
+
+def cost_apart(rounds: Rounds) -> Spread:
+    """The same for three copies that are kept apart, without a protocol."""
+    return rounds.ratio("1", APART)
 
 
 def figures(measured: Measured) -> list[dict[str, Any]]:
@@ -101,6 +123,7 @@ def figures(measured: Measured) -> list[dict[str, Any]]:
             "clients": clients,
             "pushes_per_s": {name: rounds.rate(name).figures(1) for name in rounds.rates},
             "cost": {str(copies): cost(rounds, copies).figures() for copies in COPIES[1:]},
+            "cost_apart": cost_apart(rounds).figures(),
             "met": cost(rounds, 3).median < AIM,
         }
         for (path, clients), rounds in measured.items()
@@ -113,11 +136,15 @@ def print_costs(results: dict[str, Measured]) -> None:
         for (path, clients), rounds in measured.items():
             rates = [with_spread(rounds.rate(str(copies)), ",.0f") for copies in COPIES]
             costs = [with_spread(cost(rounds, copies), ".2f") for copies in COPIES[1:]]
+            costs.append(with_spread(cost_apart(rounds), ".2f"))
             name = f"{TITLES[model]}, {PATHS[path]}, {clients}"
             rows.append([name, *rates, *costs])
     print_table(
         "Pushes of a model per second by number of copies, and what a push costs times one copy",
-        ["model, path, clients", "1 copy", "2 copies", "3 copies", "cost of 2", "cost of 3"],
+        [
+            *("model, path, clients", "1 copy", "2 copies", "3 copies"),
+            *("cost of 2", "cost of 3", "of 3 apart"),
+        ],
         rows,
     )
 
