@@ -166,7 +166,6 @@ void bind_server(nb::module_& m) {
       .def("stop", &ChunkServer::stop, release())
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "lane"_a, "client"_a, "admin"_a = false,
            "shared_fd"_a = -1, "shared_bytes"_a = 0, "peer"_a = -1)
-      .def("disconnect", &ChunkServer::disconnect, "client"_a, release())
       .def("hold", &hold, "chunks"_a, nb::kw_only(), "role"_a, "lease"_a,
            "mirrors"_a = std::vector<int>(),
            "joining"_a = std::vector<std::pair<int, std::int64_t>>())

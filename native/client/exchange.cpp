@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "wire/clock.h"
 #include "wire/codec.h"
 
 namespace mh::client {
@@ -23,6 +24,8 @@ using wire::Outcome;
 constexpr std::size_t kLongestSentence = 65536;
 // Encoded payloads are prepared so many bytes at a time, to be sent while they are in cache.
 constexpr std::size_t kEncodedAtOnce = 256 * 1024;
+// A server that is at work on what it was sent answers within this.
+constexpr std::int64_t kSpinNs = 100'000;
 // Asking costs as much as copying a small chunk does.
 constexpr std::chrono::milliseconds kAliveFor{1};
 
@@ -37,7 +40,7 @@ void prepare_socket(int fd, double longest_wait_s) {
 }  // namespace
 
 Exchange::Exchange(int fd, std::size_t window, const Patience& patience)
-    : fd_(fd), patience_(patience), window_(window) {
+    : fd_(fd), patience_(patience), window_(window), spin_(kSpinNs) {
   prepare_socket(fd_, patience_.longest_wait().count());
 }
 
@@ -121,7 +124,7 @@ void Exchange::wait_for_either_direction(Errand& errand) {
 
 void Exchange::receive(Errand& errand, bool wait) {
   const auto began = Patience::Clock::now();
-  const wire::Moved got = inbox_.receive(fd_, wait);
+  const wire::Moved got = wait ? wait_for_bytes() : inbox_.receive(fd_, false);
   if (wait && !window_.all_prepared()) {
     waited_s_ += Patience::Seconds(Patience::Clock::now() - began).count();
   }
@@ -129,6 +132,18 @@ void Exchange::receive(Errand& errand, bool wait) {
   if (got.outcome == Outcome::kBroken) lose(std::strerror(got.error));
   if (got.outcome == Outcome::kDone) take_replies(errand);
   patience_.note(got.outcome == Outcome::kDone);
+}
+
+wire::Moved Exchange::wait_for_bytes() {
+  const std::int64_t began = wire::now_ns();
+  wire::Moved got{Outcome::kNotNow};
+  const auto came = [&] {
+    got = inbox_.receive(fd_, /*wait=*/false);
+    return got.outcome != Outcome::kNotNow;
+  };
+  if (!spin_.until(began, came)) got = inbox_.receive(fd_, /*wait=*/true);
+  spin_.note_wait(wire::now_ns() - began);
+  return got;
 }
 
 void Exchange::take_replies(Errand& errand) {

@@ -16,6 +16,7 @@
 #include "client/outbox.h"
 #include "client/patience.h"
 #include "client/window.h"
+#include "wire/spin.h"
 
 namespace mh::client {
 
@@ -47,6 +48,7 @@ class Exchange {
   bool send();
   void wait_for_either_direction(Errand& errand);
   void receive(Errand& errand, bool wait);
+  wire::Moved wait_for_bytes();
   void take_replies(Errand& errand);
   void begin_reply();
   std::uint8_t* place_for_payload();
@@ -62,6 +64,7 @@ class Exchange {
   Window window_;
   Outbox outbox_;
   Inbox inbox_;
+  wire::Spin spin_;
   bool broken_ = false;
   int send_error_ = 0;
   Patience::Clock::time_point seen_alive_{};

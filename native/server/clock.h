@@ -1,15 +1,10 @@
-// The time on the clock that never jumps.
+// The clock of the lanes.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include "wire/clock.h"
 
 namespace mh::server {
 
-inline std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+using wire::now_ns;
 
 }  // namespace mh::server

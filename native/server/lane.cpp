@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -27,7 +26,6 @@ namespace {
 constexpr int kEvents = 64;
 constexpr std::int64_t kLingerNs = 1'000'000'000;
 constexpr std::int64_t kSpinNs = 40'000;
-constexpr std::int64_t kBusyNs = 200'000'000;
 constexpr std::size_t kArenaBytes = std::size_t{128} << 20;  // of addresses, for all payloads
 
 void restore_chunk(Chunk& chunk, const std::uint8_t* snapshot, std::size_t bytes,
@@ -56,7 +54,8 @@ Lane::Lane(std::uint32_t number, const ServerSettings& settings, const Layout& l
       held_(context_),
       applier_(context_),
       follower_(context_, applier_),
-      events_(events) {
+      events_(events),
+      spin_(kSpinNs) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event event{};
@@ -135,7 +134,7 @@ void Lane::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     wait();
     const std::int64_t began = now_ns();
-    last_wait_ns_ = began - last_active_ns_;
+    spin_.note_wait(began - last_active_ns_);
     replication_->receive();                            // what copies answered: replication.h
     for (Connection* c : round_) receive(*c);           // 1 receiver.h
     for (Connection* c : round_) sort(*c);              // 2 batcher.h; for copies: follower.h
@@ -166,24 +165,8 @@ void Lane::wait() {
   for (Connection* c : more_) join_round(*c);
   more_.clear();
   if (!round_.empty()) return void(poll(0));
-  if (spin()) return;
+  if (spin_.until(last_active_ns_, [this] { return poll(0) > 0; })) return;
   poll(lingering_ > 0 ? 100 : -1);
-}
-
-// While requests follow each other closely, sleeping and being woken costs more than the work. Ends
-// with the first pause, and for a while when another thread took the processor that was offered to
-// it: a lane that sleeps is woken sooner than one that waits for its turn again.
-bool Lane::spin() {
-  std::int64_t now = last_active_ns_;
-  if (last_wait_ns_ > kSpinNs || now < spin_from_ns_) return false;
-  for (const std::int64_t until = now + kSpinNs; now < until;) {
-    if (poll(0) > 0) return true;
-    sched_yield();
-    const std::int64_t back = now_ns();
-    if (back - now > kSpinNs) spin_from_ns_ = back + kBusyNs;
-    now = back;
-  }
-  return false;
 }
 
 int Lane::poll(int timeout_ms) {
@@ -334,14 +317,6 @@ void Lane::adopt(int fd, const Sender& sender, ClientMemory memory) {
   auto handed = std::make_shared<Handed>(fd);
   auto shared = std::make_shared<ClientMemory>(std::move(memory));
   post([=] { take_connection(handed->take(), sender, std::move(*shared)); });
-}
-
-void Lane::disconnect(std::uint64_t client) {
-  post([=] {
-    close_connections([=](const Connection& c) {
-      return !c.from_peer() && c.receiver.sender().client == client;
-    });
-  });
 }
 
 void Lane::hold(HoldOrder order) {

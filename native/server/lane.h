@@ -20,6 +20,7 @@
 #include "server/lane_context.h"
 #include "server/replication.h"
 #include "server/watch.h"
+#include "wire/spin.h"
 
 namespace mh::server {
 
@@ -54,7 +55,6 @@ class Lane {
   // From any thread. What is asked for is done on the lane's thread, between two rounds and in the
   // order in which it was asked for; nothing is when the lane has ended.
   void adopt(int fd, const Sender& sender, ClientMemory memory);
-  void disconnect(std::uint64_t client);
   void hold(HoldOrder order);
   void adopt_peer(int fd, int peer);
   void drop_peer(int peer);
@@ -74,7 +74,6 @@ class Lane {
 
   void wait();
   int poll(int timeout_ms);
-  bool spin();
   void receive(Connection& connection);
   void sort(Connection& connection);
   void reply(Connection& connection);
@@ -116,8 +115,7 @@ class Lane {
   std::vector<Connection*> more_;   // those with frames left for the next
   std::size_t lingering_ = 0;       // connections that were refused and whose peer may still read
   std::int64_t last_active_ns_ = 0;  // when the last round ended
-  std::int64_t spin_from_ns_ = 0;    // until then the processor is busy with others
-  std::int64_t last_wait_ns_ = 0;    // from the round before to its beginning
+  wire::Spin spin_;
 
   std::thread thread_;
   std::atomic<bool> stopping_{false};

@@ -20,7 +20,7 @@
 namespace mh::server {
 
 constexpr std::size_t kInboxBytes = std::size_t{256} << 10;
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // no less than the inbox holds
 constexpr std::size_t kMaxFrames = 256;  // of one connection in one round; bounds the replies too
 
 // One request, checked against the layout, its payload where it lies until the round ends.

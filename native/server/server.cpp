@@ -100,11 +100,6 @@ void ChunkServer::adopt(int fd, const Sender& sender, int shared_fd) {
   lanes_[sender.lane]->adopt(fd, checked, std::move(memory));
 }
 
-void ChunkServer::disconnect(std::uint64_t client) {
-  require_running();
-  for (const auto& lane : lanes_) lane->disconnect(client);
-}
-
 Place ChunkServer::place_of(std::uint32_t chunk) const {
   (void)memory();
   return places_[static_cast<std::size_t>(&shape_of(chunk) - layout_.chunks().data())];

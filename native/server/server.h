@@ -42,7 +42,6 @@ class ChunkServer {
 
   // Takes the socket over unless it throws. `shared_fd` is only looked at: the caller closes it.
   void adopt(int fd, const Sender& sender, int shared_fd);
-  void disconnect(std::uint64_t client);
 
   // --- replication; only of a server that was made for it
   // What this server is to these chunks from now on. Done by the lanes, in the order of the calls.

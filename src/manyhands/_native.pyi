@@ -703,9 +703,6 @@ class ChunkServer:
         ValueError when it is too late for that, or when this is no snapshot of the chunk.
         """
 
-    def disconnect(self, client: int) -> None:
-        """Close every connection of a client, soon."""
-
     def place_of(self, chunk: int) -> tuple[int, int]:
         """Where a chunk's weights and its version (u64) lie in the server's memory, in bytes.
 

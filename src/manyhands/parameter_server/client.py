@@ -59,13 +59,12 @@ class ParameterClient:
         admin: bool = False,
         window: int = 16,
         encoding: str = "float32",
-        pull_encoding: str = "float32",
         keep: float = 0.01,
         timeout_s: float = 30.0,
         retry_s: float = 30.0,
         purpose: str = "",
     ) -> None:
-        _check(encoding, pull_encoding, keep)
+        _check(encoding, keep)
         self.shard_map = shard_map
         self.client_id = secrets.randbits(63) if client_id is None else client_id
         self.routes = StaticRoutes(shard_map, where) if isinstance(where, Sequence) else where
@@ -82,7 +81,7 @@ class ParameterClient:
             timeout_s=timeout_s,
             purpose=purpose,
         )
-        compression = Compression(encoding, pull_encoding, keep)
+        compression = Compression(encoding, keep)
         self.servers = [
             self._group(home, dialling, compression) for home in range(shard_map.servers)
         ]
@@ -176,10 +175,8 @@ class ParameterClient:
         return ServerLink(shards, home, links, delivery, compression)
 
 
-def _check(encoding: str, pull_encoding: str, keep: float) -> None:
+def _check(encoding: str, keep: float) -> None:
     if encoding not in ENCODINGS:
         raise ConfigError(f"encoding is {encoding!r}; expected one of {', '.join(ENCODINGS)}.")
-    if pull_encoding not in ("float32", "bfloat16", "int8"):
-        raise ConfigError(f"pull_encoding is {pull_encoding!r}; expected float32, bfloat16, int8.")
     if not 0 < keep <= 1:
         raise ConfigError(f"keep is {keep!r}; expected a share, 0 < keep <= 1.")

@@ -37,10 +37,9 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """How dense updates and pulled values travel; `keep` is the share that "topk" sends."""
+    """How dense updates travel; `keep` is the share that "topk" sends."""
 
-    push: str = "float32"
-    pull: str = "float32"
+    encoding: str = "float32"
     keep: float = 0.01
 
 
@@ -135,7 +134,6 @@ class ServerLink:
                     eras=eras,
                     leases=part.leases,
                     outcomes=outcomes,
-                    encoding=self._compression.pull,
                 )
             finally:
                 held.versions[numbers], held.eras[numbers] = versions, eras
@@ -156,7 +154,6 @@ class ServerLink:
                     versions=versions,
                     leases=part.leases,
                     outcomes=outcomes,
-                    encoding=self._compression.pull,
                 )
             finally:
                 self._known[part.numbers] = versions
@@ -287,7 +284,7 @@ class ServerLink:
             "rate": rate,
             "steps": steps,
             "sequence": self._next_sequence(),
-            "encoding": self._compression.push,
+            "encoding": self._compression.encoding,
             "keep": self._compression.keep,
             "sent": sent,
         }
@@ -322,7 +319,7 @@ class ServerLink:
 
     def _push_span(self, span: Span, a: Floats, d: Floats, rate: float, steps: int) -> None:
         chunk = span.chunks[0].number
-        encoding = "float32" if self._compression.push == "float32" else "bfloat16"
+        encoding = "float32" if self._compression.encoding == "float32" else "bfloat16"
         fixed: dict[str, Any] = {
             "rate": rate,
             "steps": steps,

@@ -241,6 +241,16 @@ def test_a_silent_server_is_given_up_after_the_timeout() -> None:
         link.close()
 
 
+def test_waiting_for_long_costs_little_processor_time() -> None:
+    with silent_server() as server:
+        link = link_to(server, timeout_s=1.0)
+        began = time.thread_time()
+        with pytest.raises(TimeoutError):
+            pull(link)
+        assert time.thread_time() - began < 0.5
+        link.close()
+
+
 def test_a_slow_server_is_borne_while_something_moves() -> None:
     server = server_of_four()
 

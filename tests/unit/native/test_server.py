@@ -184,17 +184,6 @@ def test_a_client_that_reads_nothing_is_not_read_from_either() -> None:
             assert deaf.receive().floats.size == size
 
 
-def test_disconnect_closes_the_connections_of_a_client() -> None:
-    with harness(lanes=2) as h:
-        started(4, h=h)
-        ours, others = [h.connect(5), h.connect(5, lane=1)], h.connect(6)
-        eventually(lambda: h.server.stats()["connections"] == 3)
-        h.server.disconnect(5)
-        assert all(client.is_closed() for client in ours)
-        assert others.push(0, floats(4)).kind is Kind.ACK
-        assert h.server.stats()["connections"] == 1
-
-
 def test_stop_closes_every_connection_and_may_be_repeated() -> None:
     with harness() as h:
         started(4, h=h)
