@@ -101,7 +101,8 @@ def test_what_a_command_line_cannot_carry_is_not_offered() -> None:
             "hogwild",
             {"crews": 2},
             "The strategy hogwild has no option 'crews'. It belongs to fleet; choose "
-            "--strategy fleet for it. The options of hogwild are: workers, share_batch.",
+            "--strategy fleet for it. The options of hogwild are: workers, share_batch, "
+            "wide_weights.",
         ),
         ("fleet", {"push_evry": "2"}, "has no option 'push_evry'. Did you mean 'push_every'?"),
         ("fleet", {"forms": "x"}, "The strategy fleet has no option 'forms'."),
