@@ -66,6 +66,7 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="default: 8, or 4 with --quick")
     parser.add_argument("--seeds", type=int, help="how many seeds; default: 2, or 1 with --quick")
+    parser.add_argument("--simhash", type=int, help="SimHash of so many bits; default: the layer's")
     parser.add_argument(
         "--hardest", type=int, default=0, help="most from the tables for one sample"
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
 import sys
 import types
@@ -98,3 +101,20 @@ def test_every_benchmark_says_what_it_measures() -> None:
 
 def test_a_spread_is_shown_with_its_extremes() -> None:
     assert with_spread(Spread(1234.4, 1000.0, 2000.0)) == "1,234 (1,000..2,000)"
+
+
+@pytest.mark.parametrize("name", command.names())
+def test_a_benchmark_reads_only_options_that_it_has(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    parser = ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    read = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "options"
+    }
+    assert read <= vars(parser.parse_args([])).keys()
