@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -31,6 +33,23 @@ hypothesis.settings.load_profile("repeatable")
 # Tests press Ctrl-C in processes of their own; a shell that started us in the background has made
 # every child deaf to it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _seed_everything() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_collectstart() -> None:
+    """Before a test file is read, for the nets and batches that it makes there."""
+    _seed_everything()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    """A test draws the same numbers whichever tests ran before it in its process."""
+    _seed_everything()
 
 
 def blobs(samples: int = 512, classes: int = 4, features: int = 20, seed: int = 0):
