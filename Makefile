@@ -16,8 +16,8 @@ help:  ## show this
 demo: $(READY)  ## train MNIST with two replicas against two parameter servers and say where the model and the curves are
 	@$(BIN)/manyhands train mnist --strategy downpour --replicas 2 --servers 2 --epochs 8
 
-test: $(READY)  ## run the tests, three at a time: many of them wait for processes
-	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+test: $(READY)  ## run the tests, three at a time, and once more alone the few that failed
+	@tests/run
 
 lint: $(READY)  ## check style, types and the direction of imports
 	$(BIN)/ruff format --check .
