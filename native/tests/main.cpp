@@ -8,9 +8,29 @@
 #include "check.h"
 #include "dispatch.h"
 
+namespace mh::portable_vectors {
+void check_vectors();
+}
+namespace mh::avx2_vectors {
+void check_vectors();
+}
+namespace mh::avx512_vectors {  // emulated
+void check_vectors();
+}
+
+static void test_vectors() {
+  mh::portable_vectors::check_vectors();
+#if MANYHANDS_X86
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
+  mh::avx2_vectors::check_vectors();
+  mh::avx512_vectors::check_vectors();
+#endif
+}
+
 int main(int argc, char** argv) {
   const bool shared = argc > 1 && std::strcmp(argv[1], "shared") == 0;
   if (!shared) {
+    test_vectors();
     mh::test::test_label_lines();
     mh::test::test_client();
     mh::test::test_server();
