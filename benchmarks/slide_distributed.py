@@ -31,7 +31,7 @@ from benchmarks.contestants.wide_training import job_of
 from benchmarks.harness.machine import cores
 from benchmarks.harness.report import picture, print_table
 from benchmarks.harness.rounds import progress
-from manyhands.strategies.downpour_session import DownpourSession
+from manyhands.strategies.downpour_driver.session import DownpourSession
 from manyhands.strategies.strategy import Session
 
 ROWS, DENSE, ALONE = "rows", "dense", "alone"

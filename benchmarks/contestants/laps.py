@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.harness.slowdown import Slowdown
-from manyhands.strategies.downpour_session import DownpourSession
-from manyhands.strategies.replica_crew import ReplicaCrew
+from manyhands.strategies.downpour_driver.replica_crew import ReplicaCrew
+from manyhands.strategies.downpour_driver.session import DownpourSession
 from manyhands.strategies.strategy import Strategy, TrainingJob
 
 JOIN_WITHIN_S = 60.0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from manyhands import data, errors, optim, sparse
     from manyhands.callbacks import Callback, EarlyStopping, RunView
     from manyhands.strategies.downpour import Downpour
-    from manyhands.strategies.faults import FaultPlan
+    from manyhands.strategies.faults.plan import FaultPlan
     from manyhands.strategies.hogwild import Hogwild
     from manyhands.strategies.strategy import EMA, Strategy
     from manyhands.strategies.synchronous import Synchronous
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "callbacks": ("Callback", "EarlyStopping", "RunView"),
     "strategies.downpour": ("Downpour",),
-    "strategies.faults": ("FaultPlan",),
+    "strategies.faults.plan": ("FaultPlan",),
     "strategies.hogwild": ("Hogwild",),
     "strategies.strategy": ("EMA", "Strategy"),
     "strategies.synchronous": ("Synchronous",),

@@ -94,7 +94,7 @@ def test_a_killed_replica_is_replaced_and_its_pieces_are_trained_by_others(
 
 
 def test_replicas_are_added_and_removed_while_it_runs(make_trainer, tmp_path: Path) -> None:
-    from manyhands.strategies.downpour_session import DownpourSession
+    from manyhands.strategies.downpour_driver.session import DownpourSession
 
     run, answers = tmp_path / "run", []
     sessions: list[DownpourSession] = []

@@ -36,8 +36,8 @@ from manyhands.errors import ConfigError
 from manyhands.optim.rules import Outer, Rule
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
-from manyhands.strategies.downpour_session import DownpourSession
-from manyhands.strategies.faults import FaultPlan
+from manyhands.strategies.downpour_driver.session import DownpourSession
+from manyhands.strategies.faults.plan import FaultPlan
 from manyhands.strategies.strategy import (
     Session,
     Strategy,

@@ -1,0 +1,1 @@
+"""The user's process of a Downpour run: starts, watches and ends everybody else."""

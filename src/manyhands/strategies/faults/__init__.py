@@ -1,0 +1,1 @@
+"""Faults on purpose: what a plan says, and who carries it out."""
