@@ -20,7 +20,7 @@ class ModelPushing:
         if same_machine:
             import torch
 
-            from manyhands.parameter_server.dialling import OwnMemory
+            from manyhands.parameter_server.client.dialling import OwnMemory
             from manyhands.transport.arena import Arena
 
             line = torch.full((access.shards.floats,), 1e-3)

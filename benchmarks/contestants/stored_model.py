@@ -20,7 +20,7 @@ from benchmarks.harness.rounds import Measure, Rounds, alternate
 from manyhands import optim
 from manyhands.launch.local import close_all, start_role
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.parameter_server.server import ServerSettings
 from manyhands.parameter_server.server_task import ParameterServerTask
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.contestants.fleet import Access
-from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.server_link import ServerLink
+from manyhands.parameter_server.client.parameter_client import ParameterClient
+from manyhands.parameter_server.client.server_link import ServerLink
 from manyhands.parameter_server.shard_map import Form, ShardMap
 
 PATTERNS = 16

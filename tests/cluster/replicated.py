@@ -16,10 +16,10 @@ import numpy as np
 from manyhands import optim
 from manyhands.launch.local import Role, close_all, start_role
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.client.parameter_client import ParameterClient
+from manyhands.parameter_server.client.routes import ControllerRoutes
 from manyhands.parameter_server.placement import BucketPlace, Joining
 from manyhands.parameter_server.reports import ServerReport
-from manyhands.parameter_server.routes import ControllerRoutes
 from manyhands.parameter_server.server import ServerSettings
 from manyhands.parameter_server.server_task import ParameterServerTask, Serving
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap, make_shard_map

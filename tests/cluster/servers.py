@@ -14,8 +14,8 @@ import numpy as np
 from manyhands import optim
 from manyhands.launch.local import Role, close_all, start_role
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.dialling import OwnMemory
+from manyhands.parameter_server.client.dialling import OwnMemory
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.parameter_server.persistence import WriteBack
 from manyhands.parameter_server.reports import ServerReport
 from manyhands.parameter_server.server import ServerSettings

@@ -19,7 +19,7 @@ from torch import nn
 
 import manyhands as mh
 from manyhands.errors import TrainingDiverged, WorkerError
-from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.telemetry.event_log import read_events
 from tests.cluster.conftest import wait_until, workers_of
 from tests.conftest import blobs

@@ -19,7 +19,7 @@ import pytest
 from manyhands.errors import ServerUnavailable
 from manyhands.launch.local import start_role
 from manyhands.messages import Header, Hello, Kind
-from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.parameter_server.shard_map import ParameterSpec, ShardMap
 from manyhands.transport.connection import greet
 from manyhands.transport.endpoint import Endpoint

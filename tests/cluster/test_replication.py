@@ -11,7 +11,7 @@ import pytest
 from manyhands.errors import ProtocolError, StaleRoute
 from manyhands.messages import Hello
 from manyhands.optim import Adam
-from manyhands.parameter_server.client import ParameterClient
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.parameter_server.placement import BucketPlace, Joining, endpoint_from_json
 from manyhands.parameter_server.server_task import Cut
 from manyhands.transport.connection import greet

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.client.held_weights import HeldWeights
 from manyhands.parameter_server.placement import BucketPlace
 from manyhands.parameter_server.shard_map import Form, ParameterSpec
 from tests.cluster.conftest import wait_until

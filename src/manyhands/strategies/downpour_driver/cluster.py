@@ -18,8 +18,8 @@ from manyhands.controller.settings import ControllerSettings
 from manyhands.controller.task import ControllerTask, buckets_of
 from manyhands.launch.local import Role, start_role
 from manyhands.optim.native import rule_spec
-from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.routes import ControllerRoutes
+from manyhands.parameter_server.client.parameter_client import ParameterClient
+from manyhands.parameter_server.client.routes import ControllerRoutes
 from manyhands.parameter_server.server_task import ParameterServerTask
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.replica.shared_weights import trainable

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from manyhands import kernels
-from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.client.held_weights import HeldWeights
+from manyhands.parameter_server.client.parameter_client import ParameterClient
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.strategies.strategy import EMA
 

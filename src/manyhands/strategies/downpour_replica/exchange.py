@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 
 from manyhands import kernels
-from manyhands.parameter_server.held_weights import HeldWeights
-from manyhands.parameter_server.parts import Integers
-from manyhands.parameter_server.server_link import ServerLink
+from manyhands.parameter_server.client.held_weights import HeldWeights
+from manyhands.parameter_server.client.parts import Integers
+from manyhands.parameter_server.client.server_link import ServerLink
 from manyhands.parameter_server.shard_map import Form, ShardMap
 from manyhands.replica.factors import FactorPair, joined
 

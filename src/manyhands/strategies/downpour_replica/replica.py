@@ -29,11 +29,11 @@ from torch import nn
 
 from manyhands.launch.role_process import Ready
 from manyhands.optim.rules import Adam, Rule
-from manyhands.parameter_server.client import ParameterClient
-from manyhands.parameter_server.dialling import OwnMemory
-from manyhands.parameter_server.held_weights import HeldWeights
-from manyhands.parameter_server.parts import Integers
-from manyhands.parameter_server.routes import ControllerRoutes
+from manyhands.parameter_server.client.dialling import OwnMemory
+from manyhands.parameter_server.client.held_weights import HeldWeights
+from manyhands.parameter_server.client.parameter_client import ParameterClient
+from manyhands.parameter_server.client.parts import Integers
+from manyhands.parameter_server.client.routes import ControllerRoutes
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.replica import plan as native_plan
 from manyhands.replica.flat_weights import FlatLayout, copies_for_threads

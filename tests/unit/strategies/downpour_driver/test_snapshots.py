@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.client.held_weights import HeldWeights
 from manyhands.parameter_server.shard_map import ParameterSpec, make_shard_map
 from manyhands.replica.flat_weights import FlatLayout
 from manyhands.strategies.downpour_driver.snapshots import MovingAverage, Snapshots

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyhands.parameter_server.held_weights import HeldWeights
+from manyhands.parameter_server.client.held_weights import HeldWeights
 from manyhands.parameter_server.shard_map import Form, ParameterSpec, make_shard_map
 from manyhands.replica.factors import FactorPair
 from manyhands.strategies.downpour_replica.exchange import (

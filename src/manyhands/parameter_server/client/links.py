@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from manyhands import kernels
 from manyhands.messages import Refusal
-from manyhands.parameter_server.dialling import Dialling
-from manyhands.parameter_server.lane_link import Counters, LaneLink
-from manyhands.parameter_server.parts import Part
-from manyhands.parameter_server.routes import Routes, RouteTable, Target
+from manyhands.parameter_server.client.dialling import Dialling
+from manyhands.parameter_server.client.lane_link import Counters, LaneLink
+from manyhands.parameter_server.client.parts import Part
+from manyhands.parameter_server.client.routes import Routes, RouteTable, Target
 from manyhands.parameter_server.shard_map import Chunk, ShardMap
 
 CLOSING_REFUSALS = (Refusal.MALFORMED, Refusal.TOO_LARGE, Refusal.VERSION, Refusal.STRANGER)

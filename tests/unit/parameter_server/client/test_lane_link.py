@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from manyhands.errors import ServerUnavailable
-from manyhands.parameter_server import lane_link
-from manyhands.parameter_server.dialling import Dialling
-from manyhands.parameter_server.lane_link import Counters, LaneLink
-from manyhands.parameter_server.routes import Target
+from manyhands.parameter_server.client import lane_link
+from manyhands.parameter_server.client.dialling import Dialling
+from manyhands.parameter_server.client.lane_link import Counters, LaneLink
+from manyhands.parameter_server.client.routes import Target
 from manyhands.transport.endpoint import Endpoint
 
 

@@ -14,12 +14,12 @@ import pytest
 from manyhands import kernels
 from manyhands.errors import ProtocolError, ServerUnavailable, StaleRoute
 from manyhands.messages import Refusal
-from manyhands.parameter_server import delivery, lane_link
-from manyhands.parameter_server.delivery import Delivery, Work
-from manyhands.parameter_server.dialling import Dialling
-from manyhands.parameter_server.links import Links
-from manyhands.parameter_server.parts import ChunkSet, Outcomes, Part
-from manyhands.parameter_server.routes import (
+from manyhands.parameter_server.client import delivery, lane_link
+from manyhands.parameter_server.client.delivery import Delivery, Work
+from manyhands.parameter_server.client.dialling import Dialling
+from manyhands.parameter_server.client.links import Links
+from manyhands.parameter_server.client.parts import ChunkSet, Outcomes, Part
+from manyhands.parameter_server.client.routes import (
     ChangingRoutes,
     Route,
     Routes,

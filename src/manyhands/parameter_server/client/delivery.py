@@ -51,9 +51,9 @@ import numpy as np
 from manyhands import kernels
 from manyhands.errors import ManyhandsError, ProtocolError, ServerUnavailable, StaleRoute
 from manyhands.messages import Refusal
-from manyhands.parameter_server.links import CLOSING_REFUSALS, Links, Moved
-from manyhands.parameter_server.parts import ChunkSet, Outcomes, Part, split
-from manyhands.parameter_server.routes import Routes, RouteTable
+from manyhands.parameter_server.client.links import CLOSING_REFUSALS, Links, Moved
+from manyhands.parameter_server.client.parts import ChunkSet, Outcomes, Part, split
+from manyhands.parameter_server.client.routes import Routes, RouteTable
 from manyhands.parameter_server.shard_map import Chunk, ShardMap
 
 _WORTH_A_THREAD_BYTES = 1 << 20  # of a part: less is sent before a thread has woken up

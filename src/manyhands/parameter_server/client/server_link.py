@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhands import kernels
-from manyhands.parameter_server.delivery import Delivery
-from manyhands.parameter_server.held_weights import HeldWeights, row_ranges
-from manyhands.parameter_server.lane_link import Counters
-from manyhands.parameter_server.links import Links
-from manyhands.parameter_server.parts import (
+from manyhands.parameter_server.client.delivery import Delivery
+from manyhands.parameter_server.client.held_weights import HeldWeights, row_ranges
+from manyhands.parameter_server.client.lane_link import Counters
+from manyhands.parameter_server.client.links import Links
+from manyhands.parameter_server.client.parts import (
     ChunkSet,
     Integers,
     Outcomes,
@@ -29,7 +29,7 @@ from manyhands.parameter_server.parts import (
     ranges_of,
     spans_by_parameter,
 )
-from manyhands.parameter_server.row_slices import RowCutter
+from manyhands.parameter_server.client.row_slices import RowCutter
 from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap, Span
 
 Floats = npt.NDArray[np.float32]

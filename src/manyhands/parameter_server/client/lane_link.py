@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from manyhands import kernels
-from manyhands.parameter_server.dialling import Dialling, dial
-from manyhands.parameter_server.routes import Target
+from manyhands.parameter_server.client.dialling import Dialling, dial
+from manyhands.parameter_server.client.routes import Target
 from manyhands.parameter_server.shard_map import Chunk
 
 _Answer = TypeVar("_Answer")

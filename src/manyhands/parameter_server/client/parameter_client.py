@@ -17,15 +17,15 @@ from types import TracebackType
 import numpy as np
 
 from manyhands.errors import ConfigError
-from manyhands.parameter_server.delivery import Delivery
-from manyhands.parameter_server.dialling import Dialling, OwnMemory
+from manyhands.parameter_server.client.delivery import Delivery
+from manyhands.parameter_server.client.dialling import Dialling, OwnMemory
+from manyhands.parameter_server.client.held_weights import HeldWeights
+from manyhands.parameter_server.client.lane_link import Counters
+from manyhands.parameter_server.client.links import Links
+from manyhands.parameter_server.client.parts import Integers
+from manyhands.parameter_server.client.routes import Routes, StaticRoutes
+from manyhands.parameter_server.client.server_link import Compression, Floats, ServerLink
 from manyhands.parameter_server.forms import ENCODINGS
-from manyhands.parameter_server.held_weights import HeldWeights
-from manyhands.parameter_server.lane_link import Counters
-from manyhands.parameter_server.links import Links
-from manyhands.parameter_server.parts import Integers
-from manyhands.parameter_server.routes import Routes, StaticRoutes
-from manyhands.parameter_server.server_link import Compression, Floats, ServerLink
 from manyhands.parameter_server.shard_map import ShardMap
 from manyhands.transport.certificates import Credentials
 from manyhands.transport.endpoint import Endpoint

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from manyhands.errors import ConfigError, ProtocolError, ServerUnavailable
-from manyhands.parameter_server.placement import BucketPlace, Member, Placement
-from manyhands.parameter_server.routes import (
+from manyhands.parameter_server.client.routes import (
     ControllerRoutes,
     Route,
     RouteTable,
@@ -18,6 +17,7 @@ from manyhands.parameter_server.routes import (
     Target,
     table_of,
 )
+from manyhands.parameter_server.placement import BucketPlace, Member, Placement
 from manyhands.parameter_server.shard_map import ParameterSpec, make_shard_map
 from manyhands.transport.endpoint import Endpoint
 from tests.cluster.scripted_controller import ScriptedController

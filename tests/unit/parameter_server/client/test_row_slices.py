@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from manyhands.parameter_server.held_weights import HeldWeights, RowRange, row_ranges
-from manyhands.parameter_server.row_slices import RowCutter
+from manyhands.parameter_server.client.held_weights import HeldWeights, RowRange, row_ranges
+from manyhands.parameter_server.client.row_slices import RowCutter
 from manyhands.parameter_server.shard_map import Form, ParameterSpec, ShardMap, make_shard_map
 
 

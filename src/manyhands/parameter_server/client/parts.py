@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from manyhands.parameter_server.routes import RouteTable, Target
+from manyhands.parameter_server.client.routes import RouteTable, Target
 from manyhands.parameter_server.shard_map import Chunk, Form, ShardMap, Span
 
 Integers = npt.NDArray[np.int64]
