@@ -52,6 +52,7 @@ class WideCourse:
     share: str = "batch"
     sampling: mh.sparse.Sampling | None = None
     family: mh.sparse.HashFamily | None = None
+    refresh: mh.sparse.Refresh | None = None
     narrow: bool = False  # weights of the wide layer as bfloat16
 
     def samples(self) -> WideSet:
@@ -73,15 +74,24 @@ class WideCourse:
                 share=self.share,
                 sampling=self.sampling,
                 family=self.family,
+                refresh=self.refresh,
                 seed=self.seed,
             ),
         )
 
 
 def random_only(course: WideCourse, samples: WideSet) -> WideCourse:
-    """The same course with sets of the same size in which nobody was found by the tables."""
+    """The same course with sets of the same size in which nobody was found by the tables.
+
+    One table that nobody asks and nobody refreshes: it costs next to nothing.
+    """
     usual = (course.sampling or mh.sparse.Sampling()).resolved(samples.labels, course.share)
-    return replace(course, sampling=replace(usual, hardest=0, limit=0))
+    return replace(
+        course,
+        sampling=replace(usual, hardest=0, limit=0),
+        family=mh.sparse.SimHash(hashes=1, tables=1),
+        refresh=mh.sparse.Refresh(first=1_000_000_000),
+    )
 
 
 def _source(data: str, split: Any, scale: float, samples: int | None) -> SparseSource:

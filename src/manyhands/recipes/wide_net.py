@@ -45,10 +45,11 @@ class WideSettings:
     hashes: Annotated[int | None, "hash functions that must agree in a table (K)"] = None
     tables: Annotated[int | None, "hash tables (L)"] = None
     hardest: Annotated[
-        int, "neurons from the tables for each sample, those with the largest outputs"
-    ] = 0
+        int | None,
+        "neurons from the tables for each sample, the largest wrong outputs; none: by the layer",
+    ] = None
     active: Annotated[
-        int | None, "neurons that the tables' votes add at most; none: by the layer's size"
+        int | None, "neurons that the tables' votes add at most; none: 0 beside hardest"
     ] = None
     floor: Annotated[
         int | None, "random neurons fill the active ones up to this; none: by the layer's size"

@@ -35,7 +35,7 @@ def choose_by_index(
             x,
             offsets,
             columns,
-            hardest=sampling.hardest,
+            hardest=sampling.hardest or 0,
             weight=layer.weight.detach(),
             bias=bias,
             **settings,

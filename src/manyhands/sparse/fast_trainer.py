@@ -126,8 +126,9 @@ class FastTrainer:
             return
         self._native.take_weight()
         sampling = self._layer.sampling
-        assert sampling.limit is not None  # a layer has resolved both
+        assert sampling.limit is not None  # a layer has resolved all
         assert sampling.floor is not None
+        assert sampling.hardest is not None
         self._native.choose_by(
             index,
             choice=sampling.choice,
