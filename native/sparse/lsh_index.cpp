@@ -20,6 +20,11 @@ constexpr Index kLeastSlots = Index{1} << 23;
 constexpr int kMostBucketBits = 16;  // a code has 16 bits
 constexpr Index kRemembered = 4096;  // samples that the mean of the inputs goes back
 constexpr Index kChunk = 8192;       // neurons that are hashed before they are moved
+constexpr Index kTried = 2048;       // neurons that tell how many will move
+// A neuron that moves takes as long as so many that a table is filled with.
+constexpr Index kMoveCost = 8;
+constexpr Index kBucketAhead = 24;  // moves ahead of which a bucket is asked for,
+constexpr Index kSlotsAhead = 8;    // and its slots
 
 void require(bool condition, const char* what, const std::string& value, const char* expected) {
   if (condition) return;
@@ -146,32 +151,36 @@ void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) 
   (void)take_marked();  // before the weights are read: what changes later is marked again
   auto made = std::make_shared<HashedNeurons>(hash_settings(seed), settings_.neurons,
                                               settings_.bucket, settings_.filling);
+  fill_tables(*made, weight, team);
+  const std::lock_guard<std::mutex> lock(current_mutex_);
+  current_.swap(made);
+}
+
+void LshIndex::fill_tables(HashedNeurons& state, const float* weight, Team& team) {
   const Index width = settings_.width, neurons = settings_.neurons;
   const Index blocks = (neurons + kHashBlock - 1) / kHashBlock;
-  if (made->functions.centred() && neurons > 1) {
-    made->centre = mean_row(weight, width, neurons, width);
-    if (!all_finite(made->centre)) made->centre.clear();
+  if (state.functions.centred() && neurons > 1) {
+    state.centre = mean_row(weight, width, neurons, width);
+    if (!all_finite(state.centre)) state.centre.clear();
   }
   team.run([&](int thread) {
-    HashFunctions::Scratch scratch(made->functions);
+    HashFunctions::Scratch scratch(state.functions);
     const Share mine = share_of(blocks, thread, team.size());
     for (Index block = mine.begin; block < mine.end; ++block) {
       const Index first = block * kHashBlock;
       const Index count = std::min<Index>(kHashBlock, neurons - first);
       const float* rows[kHashBlock];
       for (Index i = 0; i < count; ++i) rows[i] = weight + (first + i) * width;
-      made->functions.hash(rows, count, scratch, made->seen_from(), made->codes.data() + first,
+      state.functions.hash(rows, count, scratch, state.seen_from(), state.codes.data() + first,
                            neurons);
     }
   });
   std::atomic<Index> next{0};
   team.run([&](int) {
     for (Index table; (table = next.fetch_add(1, std::memory_order_relaxed)) < settings_.tables;) {
-      made->tables.fill(table, made->codes.data() + table * neurons, neurons);
+      state.tables.fill(table, state.codes.data() + table * neurons, neurons);
     }
   });
-  const std::lock_guard<std::mutex> lock(current_mutex_);
-  current_.swap(made);
 }
 
 void LshIndex::mark_changed(const std::int32_t* rows, Index n) {
@@ -204,21 +213,43 @@ std::vector<std::int32_t> LshIndex::take_marked() {
 Index LshIndex::refresh(const float* weight, Team& team) {
   const std::lock_guard<std::mutex> lock(change_);
   const State state = required();
-  const Index marked = changed();
-  if (2 * marked > settings_.neurons) {
-    make_tables(weight, functions_seed_, team);
-    return marked;
-  }
   const std::vector<std::int32_t> rows = take_marked();
-  move_neurons(*state, rows, weight, team);
+  if (kMoveCost * neurons_to_move(*state, rows, weight) > settings_.neurons) {
+    fill_tables(*state, weight, team);
+  } else {
+    move_neurons(*state, rows, weight, team);
+  }
   return static_cast<Index>(rows.size());
+}
+
+// How many of these neurons move in a table, by what some of them do.
+Index LshIndex::neurons_to_move(const HashedNeurons& state, const std::vector<std::int32_t>& rows,
+                                const float* weight) const {
+  const auto marked = static_cast<Index>(rows.size());
+  if (kMoveCost * marked <= settings_.neurons) return marked;
+  const Index tables = settings_.tables, tried = std::min(kTried, marked);
+  std::vector<std::int32_t> some;
+  std::vector<const float*> places;
+  for (Index i = 0; i < tried; ++i) {
+    some.push_back(rows[static_cast<std::size_t>(i * marked / tried)]);
+    places.push_back(weight + some.back() * settings_.width);
+  }
+  HashFunctions::Scratch scratch(state.functions);
+  std::vector<std::uint16_t> fresh(static_cast<std::size_t>(tables * tried));
+  state.functions.hash(places.data(), tried, scratch, state.seen_from(), fresh.data(), tried);
+  Index moved = 0;
+  for (Index table = 0; table < tables; ++table) {
+    const std::uint16_t* held = state.codes.data() + table * settings_.neurons;
+    const std::uint16_t* now = fresh.data() + table * tried;
+    for (Index i = 0; i < tried; ++i) moved += held[some[static_cast<std::size_t>(i)]] != now[i];
+  }
+  return moved * marked / (tables * tried);
 }
 
 void LshIndex::move_neurons(HashedNeurons& state, const std::vector<std::int32_t>& rows,
                             const float* weight, Team& team) {
   const auto count = static_cast<Index>(rows.size());
-  const Index tables = settings_.tables, neurons = settings_.neurons;
-  const Index stride = std::min(kChunk, count);
+  const Index tables = settings_.tables, stride = std::min(kChunk, count);
   std::vector<const float*> places(static_cast<std::size_t>(count));
   for (Index i = 0; i < count; ++i) {
     places[static_cast<std::size_t>(i)] =
@@ -236,17 +267,35 @@ void LshIndex::move_neurons(HashedNeurons& state, const std::vector<std::int32_t
     team.run([&](int thread) {
       const Share mine = share_of(tables, thread, team.size());
       for (Index table = mine.begin; table < mine.end; ++table) {
-        std::uint16_t* held = state.codes.data() + table * neurons;
-        const std::uint16_t* now = fresh.data() + table * stride;
-        for (Index i = 0; i < chunk; ++i) {
-          const std::int32_t neuron = rows[static_cast<std::size_t>(first + i)];
-          if (held[neuron] == now[i]) continue;
-          state.tables.remove(table, held[neuron], neuron);
-          state.tables.insert(table, now[i], neuron);
-          held[neuron] = now[i];
-        }
+        move_in_table(state, table, rows.data() + first, chunk, fresh.data() + table * stride);
       }
     });
+  }
+}
+
+// Neurons [count] have these codes now.
+void LshIndex::move_in_table(HashedNeurons& state, Index table, const std::int32_t* neurons,
+                             Index count, const std::uint16_t* codes) const {
+  std::uint16_t* held = state.codes.data() + table * settings_.neurons;
+  std::int32_t moving[kChunk];
+  Index moves = 0;
+  for (Index i = 0; i < count; ++i) {
+    moving[moves] = static_cast<std::int32_t>(i);  // kept if it moves: no branch
+    moves += held[neurons[i]] != codes[i];
+  }
+  for (Index i = 0; i < moves; ++i) {
+    if (i + kBucketAhead < moves) {
+      const std::int32_t soon = moving[i + kBucketAhead];
+      state.tables.prefetch(table, held[neurons[soon]]);
+      state.tables.prefetch(table, codes[soon]);
+    }
+    if (i + kSlotsAhead < moves) {
+      state.tables.prefetch_neurons(table, held[neurons[moving[i + kSlotsAhead]]]);
+    }
+    const std::int32_t neuron = neurons[moving[i]];
+    state.tables.remove(table, held[neuron], neuron);
+    held[neuron] = codes[moving[i]];
+    state.tables.insert(table, held[neuron], neuron);
   }
 }
 

@@ -86,7 +86,7 @@ class LshIndex {
   Index changed() const;
 
   // Hashes the marked neurons again and moves them, beside those who choose; returns how many.
-  // Where most are marked, new tables are faster.
+  // Where most are marked, one table after another is emptied and filled again, which is faster.
   Index refresh(const float* weight, Team& team);
 
   // Draws new hash functions and puts all neurons into new tables.
@@ -112,8 +112,13 @@ class LshIndex {
   std::vector<float> input_centre(const float* x, Index ld, Index batch) const;
   HashSettings hash_settings(std::uint64_t seed) const;
   void make_tables(const float* weight, std::uint64_t seed, Team& team);
+  void fill_tables(HashedNeurons& state, const float* weight, Team& team);
   void move_neurons(HashedNeurons& state, const std::vector<std::int32_t>& rows,
                     const float* weight, Team& team);
+  void move_in_table(HashedNeurons& state, Index table, const std::int32_t* neurons, Index count,
+                     const std::uint16_t* codes) const;
+  Index neurons_to_move(const HashedNeurons& state, const std::vector<std::int32_t>& rows,
+                        const float* weight) const;
   std::vector<std::int32_t> take_marked();
   std::vector<std::uint16_t> hash_batch(const HashedNeurons& state, const float* x, Index ld,
                                         Index batch, Team& team) const;

@@ -10,6 +10,9 @@ constexpr Index kSlotAhead = 12;
 }  // namespace
 
 void Tables::fill(Index table, const std::uint16_t* codes, Index n) {
+  for (Index code = 0; code < shape_.buckets; ++code) {
+    set_state(bucket(table, static_cast<std::uint16_t>(code)), State{});
+  }
   for (Index i = 0; i < n; ++i) {
     if (i + kStateAhead < n) __builtin_prefetch(bucket(table, codes[i + kStateAhead]), 1);
     if (i + kSlotAhead < n) {

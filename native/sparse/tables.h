@@ -43,7 +43,7 @@ class Tables {
         stride_(static_cast<std::size_t>(shape.bucket + 3) / 2 * 2),
         words_(static_cast<std::size_t>(shape.tables * shape.buckets) * stride_) {}
 
-  // Puts neurons 0 to n - 1 into an empty table; codes[n].
+  // Empties a table and puts neurons 0 to n - 1 into it; codes[n].
   void fill(Index table, const std::uint16_t* codes, Index n);
   void insert(Index table, std::uint16_t code, std::int32_t neuron) {
     add(bucket(table, code), neuron);

@@ -136,6 +136,22 @@ def test_a_refresh_equals_tables_made_anew(family: str, share: float) -> None:
         assert np.array_equal(mine, theirs)
 
 
+def test_many_marked_neurons_of_which_few_moved_are_refreshed_as_well() -> None:
+    before = weights(2000)
+    changed = torch.arange(0, 2000, 40)
+    mixed = before.clone()
+    mixed[changed] = before[changed.flip(0)]
+    tables, anew = index(2000), index(2000)
+    tables.build(before, 2)
+    tables.mark_changed(torch.arange(2000))
+    assert tables.refresh(mixed, 2) == 2000
+    anew.build(mixed)
+    assert tables.occupancy() == anew.occupancy()
+    x = weights(50, seed=2)
+    for mine, theirs in zip(each(tables, x, limit=2000), each(anew, x, limit=2000), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
 def test_a_refresh_looks_at_marked_neurons_only() -> None:
     weight = weights(400)
     tables = index(400)
