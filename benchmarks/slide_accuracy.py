@@ -186,7 +186,7 @@ def asked_for(course: WideCourse, options: argparse.Namespace) -> WideCourse:
     course = replace(course, batch=options.batch, rate=options.rate)
     if options.scale is None:
         return course
-    return replace(course, data=SYNTHETIC, scale=options.scale)
+    return replace(course, data=SYNTHETIC, scale=options.scale, test_samples=5_000)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
