@@ -20,16 +20,16 @@ using Index = std::ptrdiff_t;
 // vectors.
 constexpr Index kSlack = 32;
 
-// Rows of a weight that a backward pass of a large batch takes at a time.
-constexpr Index kBlockRows = 24;
+// From this batch size on a linear layer's passes go by lists of what is not zero.
+constexpr Index kWideBatch = 17;
 
-// From this batch size on a forward pass turns its samples into columns first.
-constexpr Index kWideBatch = 24;
-
-// Floats of scratch that a linear layer's forward pass needs, for vectors of any width.
-constexpr Index linear_forward_scratch(Index batch, Index in, Index out) {
-  return batch < kWideBatch ? 0 : (batch + kSlack) * (in + out);
+// Floats that a linear layer's passes need for vectors of any width: scratch of the forward and of
+// the backward pass, and panels of activations (see pack_panels).
+constexpr Index linear_forward_scratch(Index batch, Index in) {
+  return batch < kWideBatch ? 0 : (batch + kSlack) * (2 * in + 256);
 }
+constexpr Index linear_backward_scratch(Index batch) { return 200 * (batch + 48); }
+constexpr Index panel_floats(Index batch, Index width) { return (batch + 2) * (width + 64); }
 
 struct LinearForward {
   Index batch, in, out;
@@ -40,14 +40,14 @@ struct LinearForward {
   float* y;
   Index ldy;
   bool relu;
-  float* scratch;  // for batches of kWideBatch and more: see linear_forward_scratch
+  float* scratch;  // linear_forward_scratch
 };
 
 struct LinearBackward {
   Index batch, in, out;
   const float* dy;
   Index lddy;
-  float* dy_block;        // scratch: batch * kBlockRows floats
+  float* scratch;         // linear_backward_scratch
   const float* x_panels;  // see pack_panels
   float* dx_panels;       // or null: not wanted
   float* weight;
@@ -140,7 +140,7 @@ struct KernelTable {
   // --- linear layers (linear_forward.h, linear_backward.h)
   void (*linear_forward)(const LinearForward& p);
   void (*linear_backward)(const LinearBackward& p);
-  // panels: batch * round_up(width, 2 * lanes) floats
+  // panels: panel_floats
   void (*pack_panels)(Index batch, Index width, const float* x, Index ldx, float* panels);
   void (*unpack_panels)(Index batch, Index width, const float* panels, float* x, Index ldx);
   void (*column_sums)(Index batch, Index width, const float* dy, Index lddy, float* sums);

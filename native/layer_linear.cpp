@@ -13,10 +13,10 @@ LinearLayer::LinearLayer(Shape in, Index outputs, Parameter weight, Parameter bi
 
 void LinearLayer::allocate(const Setup& setup) {
   Layer::allocate(setup);
-  forward_scratch_ = Buffer(linear_forward_scratch(setup.max_batch, in.size(), out.size()));
-  const Index panels = setup.max_batch * round_up(in.size(), 2 * kernels->lanes);
+  forward_scratch_ = Buffer(linear_forward_scratch(setup.max_batch, in.size()));
+  const Index panels = panel_floats(setup.max_batch, in.size());
   if (parameters[0].trained) x_panels_ = Buffer(panels);
-  dy_block_ = Buffer(setup.max_batch * kBlockRows);
+  backward_scratch_ = Buffer(linear_backward_scratch(setup.max_batch));
   if (setup.wants_dx) dx_panels_ = Buffer(panels);
   if (setup.keep_grads && parameters[0].trained) parameters[0].grad = Buffer(parameters[0].size);
   parameters[0].updated_in_backward = !setup.keep_grads;
@@ -65,7 +65,7 @@ void LinearLayer::backward(const Samples& s) {
   p.out = out.size();
   p.dy = s.dy;
   p.lddy = s.lddy;
-  p.dy_block = dy_block_.data();
+  p.scratch = backward_scratch_.data();
   p.x_panels = x_panels_.data();
   p.dx_panels = s.dx ? dx_panels_.data() : nullptr;
   p.weight = weight.weight;

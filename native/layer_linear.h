@@ -24,7 +24,7 @@ class LinearLayer : public Layer {
 
   bool relu_ = false;
   FactorRows factors_;
-  Buffer forward_scratch_, x_panels_, dx_panels_, dy_block_;
+  Buffer forward_scratch_, backward_scratch_, x_panels_, dx_panels_;
 };
 
 }  // namespace mh

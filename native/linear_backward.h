@@ -1,26 +1,26 @@
 // The backward pass of a linear layer in one walk over its weights.
 //
-// For a block of rows of w (outputs) and a panel of its columns (inputs):
+// For a few rows of w (outputs) and a panel of its columns (inputs):
 //
 //        panel
-//   w  |--------|--------|     1. dx[:, panel] += dy[:, block] w[block, panel], from the weights
-//      |########|        |        as they are
-//      |########| block  |     2. g = dy[:, block]^T x[:, panel] stays in registers and goes
+//   w  |--------|--------|     1. dx[:, panel] += dy[:, rows] w[rows, panel], from the weights as
+//      |########|        |        they are
+//      |########| rows   |     2. g = dy[:, rows]^T x[:, panel] stays in registers and goes
 //      |########|        |        straight through the update rule into w and its state
 //
 // so the weight gradient is never in memory, and w and its state travel to the core once. x and dx
 // are kept in panels [column / kPanel][batch][kPanel], so that a tile reads them in one stream.
+// Larger batches take the same walk by lists (linear_by_lists.h), in panels of a strip.
 #pragma once
 
 #include <type_traits>
 
 #include "kernel_table.h"
+#include "linear_by_lists.h"
 #include "tiles.h"
 #include "update.h"
 
 namespace mh::MH_ISA {
-
-constexpr Index kStreamBatch = 16;  // up to here walking whole rows in order is faster
 
 // Where a vector of weight gradients goes: through a rule, to memory, or nowhere.
 template <typename R>
@@ -42,10 +42,9 @@ struct Frozen {
   MH_INLINE void operator()(Vec, Index, int) const {}
 };
 
-// Copies a block's panel of w: rows of w may lie a power of two apart, where they would evict each
-// other from the cache.
-inline void pack_block(const LinearBackward& p, Index row, Index rows, Index column,
-                       float* packed) {
+// Copies the last panel of some rows, which may be narrower.
+inline void pack_rows(const LinearBackward& p, Index row, Index rows, Index column,
+                      float* packed) {
   for (Index r = 0; r < rows; ++r) {
     const Index at = (row + r) * p.in + column;
     const Index rest = p.in - column;
@@ -59,7 +58,7 @@ inline void pack_output_grads(const LinearBackward& p, Index row, Index rows) {
   for (Index b = 0; b < p.batch; ++b) {
     const float* from = p.dy + b * p.lddy + row;
     for (Index r = 0; r < rows; r += kLanes) {
-      store_upto(p.dy_block + b * rows + r, rows - r, load_upto(from + r, rows - r));
+      store_upto(p.scratch + b * rows + r, rows - r, load_upto(from + r, rows - r));
     }
   }
 }
@@ -80,7 +79,7 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
         for (int v = 0; v < 2; ++v) acc[i][v] = load(out + i * kPanel + v * kLanes);
       }
     }
-    add_outer(acc, rows, p.dy_block + b * rows, rows, 1, w, ldw);
+    add_outer(acc, rows, p.scratch + b * rows, rows, 1, w, ldw);
     MH_UNROLL
     for (int i = 0; i < R; ++i) {
       MH_UNROLL
@@ -89,24 +88,9 @@ inline void add_input_grad(const LinearBackward& p, Index row, Index rows, Index
   });
 }
 
-// Asks for a tile of the next panel while this one is computed: columns are walked across many rows
-// at once, more streams than the processor recognises by itself. Into the second-level cache: rows
-// a power of two apart would push each other out of the first.
-template <int R>
-MH_INLINE void prefetch_next(const LinearBackward& p, Index at) {
-  constexpr int kSecondLevel = 2;
-  MH_UNROLL
-  for (int i = 0; i < R; ++i) {
-    const Index next = at + i * p.in + kPanel;
-    __builtin_prefetch(p.weight + next, 1, kSecondLevel);
-    if (p.state0) __builtin_prefetch(p.state0 + next, 1, kSecondLevel);
-    if (p.state1) __builtin_prefetch(p.state1 + next, 1, kSecondLevel);
-  }
-}
-
 template <typename Finish>
-MH_INLINE void finish_block(const LinearBackward& p, const Finish& finish, Index row, Index rows,
-                            Index column) {
+MH_INLINE void finish_rows(const LinearBackward& p, const Finish& finish, Index row, Index rows,
+                           Index column) {
   const float* x = p.x_panels + column * p.batch;
   const Index rest = p.in - column;
   for_tiles<kTileRows>(rows, [&](Index o, auto n) {
@@ -114,8 +98,7 @@ MH_INLINE void finish_block(const LinearBackward& p, const Finish& finish, Index
     Vec acc[R][2];
     clear(acc);
     const Index at = (row + o) * p.in + column;
-    if (p.batch > kStreamBatch) prefetch_next<R>(p, at);
-    add_outer(acc, p.batch, p.dy_block + o, 1, rows, x, kPanel);
+    add_outer(acc, p.batch, p.scratch + o, 1, rows, x, kPanel);
     if (rest >= kPanel) {
       MH_UNROLL
       for (int i = 0; i < R; ++i) {
@@ -135,22 +118,20 @@ MH_INLINE void finish_block(const LinearBackward& p, const Finish& finish, Index
 
 template <typename Finish>
 void walk_weights(const LinearBackward& p, const Finish& finish) {
-  alignas(64) float packed[kBlockRows * kPanel];
-  const bool stream = p.batch <= kStreamBatch;
-  const Index block = stream ? kTileRows : kBlockRows;
-  for (Index row = 0; row < p.out; row += block) {
-    const Index rows = smaller(block, p.out - row);
+  alignas(64) float packed[kTileRows * kPanel];
+  for (Index row = 0; row < p.out; row += kTileRows) {
+    const Index rows = smaller(kTileRows, p.out - row);
     pack_output_grads(p, row, rows);
     for (Index column = 0; column < p.in; column += kPanel) {
       if (p.dx_panels) {
-        if (stream && p.in - column >= kPanel) {
+        if (p.in - column >= kPanel) {
           add_input_grad(p, row, rows, column, p.weight + row * p.in + column, p.in);
         } else {
-          pack_block(p, row, rows, column, packed);
+          pack_rows(p, row, rows, column, packed);
           add_input_grad(p, row, rows, column, packed, kPanel);
         }
       }
-      if (Finish::kWanted) finish_block(p, finish, row, rows, column);
+      if (Finish::kWanted) finish_rows(p, finish, row, rows, column);
     }
   }
 }
@@ -186,6 +167,7 @@ void walk_weights_for_one(const LinearBackward& p, const Finish& finish) {
 
 template <typename Finish>
 void walk(const LinearBackward& p, const Finish& finish) {
+  if (p.batch >= kWideBatch) return walk_weights_by_lists(p, finish);
   p.batch == 1 ? walk_weights_for_one(p, finish) : walk_weights(p, finish);
 }
 
@@ -199,25 +181,40 @@ inline void linear_backward(const LinearBackward& p) {
 }
 
 // Rows [batch][ld] to panels and back. The columns past the end of x are zero in the last panel.
-inline void pack_panels(Index batch, Index width, const float* x, Index ldx, float* panels) {
-  for (Index column = 0; column < width; column += kPanel) {
-    float* panel = panels + column * batch;
+template <Index kColumns>
+void pack_columns(Index batch, Index rows, Index width, const float* x, Index ldx, float* panels) {
+  for (Index column = 0; column < width; column += kColumns) {
+    float* panel = panels + column * rows;
     for (Index b = 0; b < batch; ++b) {
       const float* row = x + b * ldx + column;
-      store(panel + b * kPanel, load_upto(row, width - column));
-      store(panel + b * kPanel + kLanes, load_upto(row + kLanes, width - column - kLanes));
+      MH_UNROLL
+      for (Index i = 0; i < kColumns; i += kLanes) {
+        store(panel + b * kColumns + i, load_upto(row + i, width - column - i));
+      }
     }
   }
 }
-inline void unpack_panels(Index batch, Index width, const float* panels, float* x, Index ldx) {
-  for (Index column = 0; column < width; column += kPanel) {
-    const float* panel = panels + column * batch;
+template <Index kColumns>
+void unpack_columns(Index batch, Index rows, Index width, const float* panels, float* x,
+                    Index ldx) {
+  for (Index column = 0; column < width; column += kColumns) {
+    const float* panel = panels + column * rows;
     for (Index b = 0; b < batch; ++b) {
       float* row = x + b * ldx + column;
-      store_upto(row, width - column, load(panel + b * kPanel));
-      store_upto(row + kLanes, width - column - kLanes, load(panel + b * kPanel + kLanes));
+      MH_UNROLL
+      for (Index i = 0; i < kColumns; i += kLanes) {
+        store_upto(row + i, width - column - i, load(panel + b * kColumns + i));
+      }
     }
   }
+}
+inline void pack_panels(Index batch, Index width, const float* x, Index ldx, float* panels) {
+  if (batch < kWideBatch) return pack_columns<kPanel>(batch, batch, width, x, ldx, panels);
+  pack_columns<kStrip>(batch, Lists::groups(batch) * kTogether, width, x, ldx, panels);
+}
+inline void unpack_panels(Index batch, Index width, const float* panels, float* x, Index ldx) {
+  if (batch < kWideBatch) return unpack_columns<kPanel>(batch, batch, width, panels, x, ldx);
+  unpack_columns<kStrip>(batch, Lists::groups(batch) * kTogether, width, panels, x, ldx);
 }
 
 // sums[o] = sum over the batch of dy[b][o]

@@ -9,10 +9,11 @@
 //   12 |==========|   L1        |==========|
 //      |          |     kHeight |  L2      |
 //
-// Large batches: outer products, for which the samples are turned into columns first.
+// Larger batches go by lists (linear_by_lists.h).
 #pragma once
 
 #include "kernel_table.h"
+#include "linear_by_lists.h"
 #include "tiles.h"
 
 namespace mh::MH_ISA {
@@ -45,12 +46,6 @@ MH_INLINE void add_dots(Index depth, const float* w, Index ldw, const float* x, 
     MH_UNROLL
     for (int o = WR / 4 * 4; o < WR; ++o) y[b * ldy + o] += sum(acc[b][o]);
   }
-}
-
-// Asks for a piece of a row that the next tile will read.
-MH_INLINE void prefetch_row(const float* w, Index depth) {
-  constexpr Index kLine = 64 / sizeof(float);
-  for (Index k = 0; k < depth; k += kLine) __builtin_prefetch(w + k);
 }
 
 // One block: `rows` rows of w against `batch` (at most 12) rows of x.
@@ -101,69 +96,8 @@ inline void linear_forward_by_dots(const LinearForward& p) {
   for (Index b = 0; b < p.batch; ++b) rectify(p.out, p.y + b * p.ldy);
 }
 
-// Columns: x becomes [batch / kPanel][in][kPanel], so that a tile is an outer product
-// of w's rows and needs no sums over lanes. The outputs are columns too, [out][batch], until the
-// end.
-inline void turn_samples(const LinearForward& p, Index stride, float* columns) {
-  for (Index b = 0; b < stride; ++b) {
-    float* to = columns + b / kPanel * kPanel * p.in + b % kPanel;
-    const float* x = p.x + b * p.ldx;
-    for (Index k = 0; k < p.in; ++k) to[k * kPanel] = b < p.batch ? x[k] : 0.0f;
-  }
-}
-
-inline void turn_outputs(const LinearForward& p, Index stride, const float* columns) {
-  for (Index b = 0; b < p.batch; ++b) {
-    float* y = p.y + b * p.ldy;
-    for (Index o = 0; o < p.out; ++o) {
-      const float sum = columns[o * stride + b] + (p.bias ? p.bias[o] : 0.0f);
-      y[o] = p.relu && sum < 0.0f ? 0.0f : sum;
-    }
-  }
-}
-
-template <int R>
-MH_INLINE void add_columns(const LinearForward& p, Index depth, Index k, const float* w,
-                           const float* x, float* y, Index stride) {
-  Vec acc[R][2];
-  MH_UNROLL
-  for (int i = 0; i < R; ++i) {
-    MH_UNROLL
-    for (int v = 0; v < 2; ++v) {
-      acc[i][v] = k ? load(y + i * stride + v * kLanes) : zero();
-    }
-  }
-  add_outer(acc, depth, w, p.in, 1, x, kPanel);
-  MH_UNROLL
-  for (int i = 0; i < R; ++i) {
-    MH_UNROLL
-    for (int v = 0; v < 2; ++v) store(y + i * stride + v * kLanes, acc[i][v]);
-  }
-}
-
-inline void linear_forward_by_columns(const LinearForward& p) {
-  constexpr Index kDepth = 256;
-  const Index stride = (p.batch + kPanel - 1) / kPanel * kPanel;
-  float *x = p.scratch, *y = x + stride * p.in;
-  turn_samples(p, stride, x);
-  for (Index k = 0; k < p.in; k += kDepth) {
-    const Index depth = smaller(kDepth, p.in - k);
-    for_tiles<kTileRows>(p.out, [&](Index o, auto n) {
-      constexpr int R = decltype(n)::value;
-      const float* w = p.weight + o * p.in + k;
-      for (Index b = 0; b < stride; b += kPanel) {
-        for (Index ahead = b / kPanel; ahead < R; ahead += stride / kPanel) {
-          if (o + R + ahead < p.out) prefetch_row(w + (R + ahead) * p.in, depth);
-        }
-        add_columns<R>(p, depth, k, w, x + b * p.in + k * kPanel, y + o * stride + b, stride);
-      }
-    });
-  }
-  turn_outputs(p, stride, y);
-}
-
 inline void linear_forward(const LinearForward& p) {
-  p.batch < kWideBatch ? linear_forward_by_dots(p) : linear_forward_by_columns(p);
+  p.batch < kWideBatch ? linear_forward_by_dots(p) : linear_forward_by_lists(p);
 }
 
 }  // namespace mh::MH_ISA

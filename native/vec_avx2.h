@@ -65,6 +65,29 @@ MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
   b = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
+// v[j] is column j of kLanes rows that lie `ld` floats apart.
+MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
+  MH_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    __m256 rows[4];  // row i in the lower half, row i + 4 in the upper
+    MH_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* at = p + i * ld + 4 * half;
+      rows[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)),
+                                     _mm_loadu_ps(at + 4 * ld), 1);
+    }
+    const __m256 a = _mm256_unpacklo_ps(rows[0], rows[1]), b = _mm256_unpacklo_ps(rows[2], rows[3]);
+    const __m256 c = _mm256_unpackhi_ps(rows[0], rows[1]), d = _mm256_unpackhi_ps(rows[2], rows[3]);
+    v[4 * half] = _mm256_shuffle_ps(a, b, 0x44);
+    v[4 * half + 1] = _mm256_shuffle_ps(a, b, 0xEE);
+    v[4 * half + 2] = _mm256_shuffle_ps(c, d, 0x44);
+    v[4 * half + 3] = _mm256_shuffle_ps(c, d, 0xEE);
+  }
+}
+
+// Else the compiler may load a value again for each of its uses.
+MH_INLINE void keep_in_register(Vec& v) { asm("" : "+x"(v)); }
+
 // Whole numbers 0 to 127 as bytes, kLanes of them.
 MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
   const __m256i n = _mm256_cvtps_epi32(v);

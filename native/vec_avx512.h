@@ -62,6 +62,25 @@ MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
   b = _mm512_permutex2var_ps(even, _mm512_add_epi32(from, _mm512_set1_epi32(8)), odd);
 }
 
+// v[j] is column j of kLanes rows that lie `ld` floats apart: interleaving the halves of a matrix
+// of 2^n rows n times turns it.
+MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
+  MH_UNROLL
+  for (int i = 0; i < kLanes; ++i) v[i] = load(p + i * ld);
+  MH_UNROLL
+  for (int n = 1; n < kLanes; n *= 2) {
+    Vec half[kLanes];
+    MH_UNROLL
+    for (int i = 0; i < kLanes; ++i) half[i] = v[i];
+    MH_UNROLL
+    for (int i = 0; i < kLanes / 2; ++i) {
+      interleave(half[i], half[i + kLanes / 2], v[2 * i], v[2 * i + 1]);
+    }
+  }
+}
+
+MH_INLINE void keep_in_register(Vec&) {}  // there are enough
+
 // Whole numbers 0 to 127 as bytes, kLanes of them.
 MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));

@@ -90,6 +90,15 @@ MH_INLINE void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
   b = high;
 }
 
+// v[j] is column j of kLanes rows that lie `ld` floats apart.
+MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) v[j][i] = p[i * ld + j];
+  }
+}
+
+MH_INLINE void keep_in_register(Vec&) {}
+
 // Whole numbers 0 to 127 as bytes, kLanes of them.
 MH_INLINE void store_bytes(std::uint8_t* p, Vec v) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::uint8_t>(v[i]);

@@ -135,10 +135,9 @@ Factors::Operands Factors::operands(const ChunkShape& span, Block& block) const 
 void Factors::multiply(const ChunkShape& span, const Operands& operands) {
   const KernelTable& table = kernels();
   const auto in = static_cast<Index>(span.row_floats), k = static_cast<Index>(joined_.samples);
-  const auto panel_floats = static_cast<std::size_t>(k * round_up(in, 2 * table.lanes));
-  const Block panels = context_.pool.take(bytes_of(panel_floats));
-  const Block dy_block =
-      context_.pool.take(bytes_of(static_cast<std::size_t>(k * kBlockRows)));
+  const Block panels = context_.pool.take(bytes_of(static_cast<std::size_t>(panel_floats(k, in))));
+  const Block scratch =
+      context_.pool.take(bytes_of(static_cast<std::size_t>(linear_backward_scratch(k))));
   table.pack_panels(k, in, operands.a, in, panels.floats());
   const Span chunks = context_.store.span(span);
   for (std::size_t i = 0; i < chunks.count; ++i) {
@@ -154,7 +153,7 @@ void Factors::multiply(const ChunkShape& span, const Operands& operands) {
     p.out = chunk.shape->rows;
     p.dy = operands.d + (chunk.shape->first_row - span.first_row);
     p.lddy = static_cast<Index>(span.span_rows);
-    p.dy_block = dy_block.floats();
+    p.scratch = scratch.floats();
     p.x_panels = panels.floats();
     p.weight = chunk.weights;
     p.state0 = chunk.state(0);

@@ -5,7 +5,8 @@
 namespace mh {
 namespace {
 
-constexpr Index kSampleUnit = 32;   // samples that a thread takes at a time
+constexpr Index kSampleUnit = 32;    // samples that a thread takes at a time
+constexpr Index kRowUnit = 48;       // rows of a weight
 constexpr Index kFeatureUnit = 128;  // rows of features
 static_assert(kSampleUnit >= kWideBatch, "a unit goes the way of large batches");
 
@@ -14,16 +15,16 @@ static_assert(kSampleUnit >= kWideBatch, "a unit goes the way of large batches")
 HiddenLayers::HiddenLayers(std::vector<HiddenLayer>& layers, const KernelTable& kernels,
                            Index max_batch, int threads)
     : layers_(layers), kernels_(kernels) {
-  const Index panel = 2 * kernels.lanes;
   Index scratch = 0;
   for (const HiddenLayer& layer : layers) {
     const Index ld = round_up(layer.out, 16);
     Activation a{ld, Buffer(max_batch * ld), Buffer(max_batch * ld), Buffer()};
     if (!layer.sparse) {
-      a.x_panels = Buffer(max_batch * round_up(layer.in, panel));
-      const Index forward = (kSampleUnit + kSlack) * (layer.in + layer.out);
-      const Index backward = kSampleUnit * (round_up(layer.in, panel) + kBlockRows);
-      scratch = std::max({scratch, forward, backward, max_batch * kBlockRows, layer.out});
+      a.x_panels = Buffer(panel_floats(max_batch, layer.in));
+      const Index forward = linear_forward_scratch(kSampleUnit, layer.in);
+      const Index backward =
+          panel_floats(kSampleUnit, layer.in) + linear_backward_scratch(kSampleUnit);
+      scratch = std::max({scratch, forward, backward, linear_backward_scratch(max_batch)});
     }
     scratch = std::max(scratch, layer.out);
     activations_.push_back(std::move(a));
@@ -83,7 +84,6 @@ void HiddenLayers::update_bias(std::size_t number, Index count, const RuleStep& 
 void HiddenLayers::input_grads(std::size_t number, Index sample, Index count, int thread) {
   HiddenLayer& layer = layers_[number];
   const Activation &a = activations_[number], &before = activations_[number - 1];
-  const Index panel = 2 * kernels_.lanes;
   float* dx_panels = scratch_[static_cast<std::size_t>(thread)].data();
   LinearBackward p{};
   p.batch = count;
@@ -92,7 +92,7 @@ void HiddenLayers::input_grads(std::size_t number, Index sample, Index count, in
   p.dy = a.dy.data() + sample * a.ld;
   p.lddy = a.ld;
   p.dx_panels = dx_panels;
-  p.dy_block = dx_panels + kSampleUnit * round_up(layer.in, panel);
+  p.scratch = dx_panels + panel_floats(kSampleUnit, layer.in);
   p.weight = layer.weight.weight;
   p.train = false;
   kernels_.linear_backward(p);
@@ -119,21 +119,21 @@ void HiddenLayers::backward_dense(std::size_t number, const SparseBatch& batch,
       input_grads(number, sample, std::min(kSampleUnit, batch.count - sample), thread);
     }
   });
-  const Index blocks = units_of(layer.out, kBlockRows);
+  const Index blocks = units_of(layer.out, kRowUnit);
   for_units(team, blocks + 1, [&](Index unit, int thread) {
     float* scratch = scratch_[static_cast<std::size_t>(thread)].data();
     if (unit == blocks) return update_bias(number, batch.count, step, scratch);
-    const Index row = unit * kBlockRows, at = row * layer.in;
+    const Index row = unit * kRowUnit, at = row * layer.in;
     const auto state = [&](std::size_t i) {
       return layer.weight.state(i) ? layer.weight.state(i) + at : nullptr;
     };
     LinearBackward p{};
     p.batch = batch.count;
     p.in = layer.in;
-    p.out = std::min(kBlockRows, layer.out - row);
+    p.out = std::min(kRowUnit, layer.out - row);
     p.dy = a.dy.data() + row;
     p.lddy = a.ld;
-    p.dy_block = scratch;
+    p.scratch = scratch;
     p.x_panels = a.x_panels.data();
     p.weight = layer.weight.weight + at;
     p.state0 = state(0);

@@ -23,13 +23,12 @@ void SingleSets::use_index() {
 }
 
 void SingleSets::prepare(Seat& seat) const {
-  const Index panel = 2 * kernels_.lanes;
   for (const HiddenLayer& layer : net_.hidden) {
     Layer l{Buffer(layer.out), Buffer(layer.out), Buffer(), Buffer(), Buffer()};
     if (!layer.sparse) {
-      l.x_panel = Buffer(round_up(layer.in, panel));
-      l.dx_panel = Buffer(round_up(layer.in, panel));
-      l.dy_block = Buffer(kBlockRows);
+      l.x_panel = Buffer(panel_floats(1, layer.in));
+      l.dx_panel = Buffer(panel_floats(1, layer.in));
+      l.scratch = Buffer(linear_backward_scratch(1));
     }
     seat.layers.push_back(std::move(l));
   }
@@ -193,7 +192,7 @@ void SingleSets::backward_dense(std::size_t number, const float* x, const RuleSt
   p.out = layer.out;
   p.dy = l.dy.data();
   p.lddy = layer.out;
-  p.dy_block = l.dy_block.data();
+  p.scratch = l.scratch.data();
   p.x_panels = l.x_panel.data();
   p.dx_panels = number ? l.dx_panel.data() : nullptr;
   p.weight = layer.weight.weight;

@@ -29,7 +29,7 @@ class SingleSets {
   struct Layer {
     Buffer y, dy;               // dy: in front of the ReLU
     Buffer x_panel, dx_panel;  // of a dense layer
-    Buffer dy_block;
+    Buffer scratch;
   };
   // What a thread needs for a sample of its own.
   struct Seat {

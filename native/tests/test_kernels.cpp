@@ -47,8 +47,20 @@ struct LinearCase {
   Index batch, in, out;
 };
 
-void test_linear_forward(const KernelTable& table, const LinearCase& c) {
-  const Array x = random_array(c.batch * c.in, 4), w = random_array(c.out * c.in, 5);
+// As a ReLU leaves them: a row and a column in the middle are nothing but zeros.
+Array rectified(Index rows, Index columns, std::uint64_t seed) {
+  Array x = random_array(rows * columns, seed);
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < columns; ++c) {
+      float& value = x[static_cast<std::size_t>(r * columns + c)];
+      if (value < 0.0f || r == rows / 2 || c == columns / 2) value = 0.0f;
+    }
+  }
+  return x;
+}
+
+void test_linear_forward(const KernelTable& table, const LinearCase& c, const Array& x) {
+  const Array w = random_array(c.out * c.in, 5);
   const Array bias = random_array(c.out, 6);
   Array y(static_cast<std::size_t>(c.batch * c.out)), expected(y.size());
   for (Index b = 0; b < c.batch; ++b) {
@@ -58,20 +70,20 @@ void test_linear_forward(const KernelTable& table, const LinearCase& c) {
       expected[b * c.out + o] = sum > 0.0f ? sum : 0.0f;
     }
   }
-  Array scratch(static_cast<std::size_t>(linear_forward_scratch(c.batch, c.in, c.out)));
+  Array scratch(static_cast<std::size_t>(linear_forward_scratch(c.batch, c.in)));
   table.linear_forward({c.batch, c.in, c.out, x.data(), c.in, w.data(), bias.data(), y.data(),
                         c.out, true, scratch.data()});
   check(close(y, expected, 1e-4f), "linear_forward");
 }
 
-void test_linear_backward(const KernelTable& table, const LinearCase& c) {
-  const Index panels = c.batch * round_up(c.in, 2 * table.lanes);
-  const Array x = random_array(c.batch * c.in, 7), dy = random_array(c.batch * c.out, 8);
+void test_linear_backward(const KernelTable& table, const LinearCase& c, const Array& dy) {
+  const Index panels = panel_floats(c.batch, c.in);
+  const Array x = random_array(c.batch * c.in, 7);
   Array w = random_array(c.out * c.in, 9), grad(w.size());
-  Array x_panels(panels), dx_panels(panels), block(c.batch * kBlockRows), dx(x.size());
+  Array x_panels(panels), dx_panels(panels), scratch(linear_backward_scratch(c.batch)), dx(x.size());
   table.pack_panels(c.batch, c.in, x.data(), c.in, x_panels.data());
   LinearBackward p{
-      c.batch,          c.in,     c.out,   dy.data(), c.out, block.data(), x_panels.data(),
+      c.batch,          c.in,     c.out,   dy.data(), c.out, scratch.data(), x_panels.data(),
       dx_panels.data(), w.data(), nullptr, nullptr,   true,  grad.data(),  nullptr};
   table.linear_backward(p);
   table.unpack_panels(c.batch, c.in, dx_panels.data(), dx.data(), c.in);
@@ -99,15 +111,19 @@ void test_linear_backward(const KernelTable& table, const LinearCase& c) {
 void test_kernels(const KernelTable& table) {
   test_updates(table);
   test_elementwise(table);
-  for (const Index batch : {1, 2, 3, 7, 13, 17, 40}) {
+  for (const Index batch : {1, 2, 3, 7, 13, 16, 17, 40, 100}) {
     for (const Index in : {1, 7, 16, 33, 100}) {
-      for (const Index out : {1, 3, 10, 51}) {
-        test_linear_forward(table, {batch, in, out});
-        test_linear_backward(table, {batch, in, out});
+      for (const Index out : {1, 3, 10, 51, 64}) {
+        const LinearCase c{batch, in, out};
+        test_linear_forward(table, c, random_array(batch * in, 4));
+        test_linear_forward(table, c, rectified(batch, in, 4));
+        test_linear_backward(table, c, random_array(batch * out, 8));
+        test_linear_backward(table, c, rectified(batch, out, 8));
       }
     }
   }
-  test_linear_forward(table, {13, 1100, 270});
+  test_linear_forward(table, {13, 1100, 270}, random_array(13 * 1100, 4));
+  test_linear_forward(table, {34, 1100, 270}, rectified(34, 1100, 4));
 }
 
 }  // namespace mh::test

@@ -62,6 +62,13 @@ void check_vectors() {
   lanes(first, [&](int i) { return x[i]; }, "interleave, first");
   lanes(second, [&](int i) { return y[i]; }, "interleave, second");
 
+  const Array matrix = test::random_array(n * (n + 3), 4);
+  Vec columns[kLanes];
+  load_turned(matrix.data(), n + 3, columns);
+  for (int j = 0; j < n; ++j) {
+    lanes(columns[j], [&](int i) { return matrix[i * (n + 3) + j]; }, "load_turned");
+  }
+
   std::uint8_t bytes[n];
   for (int i = 0; i < n; ++i) other[i] = static_cast<float>((i * 37) % 128);
   store_bytes(bytes, load(other.data()));
