@@ -38,15 +38,16 @@ void Network::find_extent() {
 }
 
 // As many samples as keep the front's values, gradients and scratch in half of a common
-// second-level cache; more than 8 gain nothing.
+// second-level cache; more than 8 gain nothing, and with fewer than 4 a convolution's weight
+// gradient spends its time on summing up lanes.
 Index Network::choose_group(Index max_batch) const {
-  constexpr Index kCacheFloats = 512 * 1024 / sizeof(float), kMost = 8;
+  constexpr Index kCacheFloats = 512 * 1024 / sizeof(float), kLeast = 4, kMost = 8;
   Index per_sample = 1;
   for (std::size_t i = 0; i < tail_; ++i) {
     const Layer& layer = *layers_[i];
     per_sample += layer.in.size() + 2 * layer.out.size() + layer.scratch_floats();
   }
-  return std::clamp<Index>(kCacheFloats / per_sample, 1, std::min(kMost, max_batch));
+  return std::min(std::clamp(kCacheFloats / per_sample, kLeast, kMost), max_batch);
 }
 
 // An ld that is no large power of two: such rows would share a few places of the cache.
