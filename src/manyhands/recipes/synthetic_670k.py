@@ -15,7 +15,7 @@ class Settings(WideSettings):
     """The keys of `--set`."""
 
     epochs: Annotated[int, "passes over the training samples"] = 2
-    lr: Annotated[float, "learning rate of Adam at the start; it falls to 0"] = 0.005
+    lr: Annotated[float, "learning rate of Adam at the start; it falls to 0"] = 0.01
     scale: Annotated[float, "size of the set; 0.1 has a tenth of the labels and samples"] = 1.0
     samples: Annotated[int | None, "training samples; none for all 490,449 (times scale)"] = None
     data_seed: Annotated[int, "seed of the samples; each makes another set"] = 0
