@@ -147,6 +147,7 @@ nb::dict stats(const ChunkServer& self) {
   out["replicated_bytes"] = t.replicated_bytes;
   out["snapshots_sent"] = t.snapshots_sent;
   out["late_updates"] = t.late_updates;
+  out["posted_updates"] = t.posted_updates;
   out["held_replies"] = t.held_replies;
   return out;
 }

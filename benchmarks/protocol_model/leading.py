@@ -120,6 +120,26 @@ def _answered(wire: Wire, answer: Answer, server: Server, copy: int, rules: Rule
     return wire._replace(phase=IN_STEP, acked=answer.version + 1)
 
 
+def can_post(wire: Wire) -> bool:
+    """Whether the next frame is an update to a copy that has answered everything before it."""
+    at_rest = wire.phase == IN_STEP and bool(wire.frames) and not wire.answers
+    if not at_rest:
+        return False
+    frame = wire.frames[0]
+    return frame.kind == UPDATE and not frame.void and wire.acked == frame.version + 1
+
+
+def post(world: World, at: int) -> World:
+    """A primary writes an update into the memory of a copy that is dead, and does not know it.
+
+    Into the memory of one that lives: that is as if the copy took the frame and answered at once.
+    """
+    wire = world.wires[at]
+    wires = list(world.wires)
+    wires[at] = wire._replace(frames=wire.frames[1:], acked=wire.acked + 1)
+    return world._replace(wires=tuple(wires))
+
+
 def report(world: World, number: int, entry: tuple[int, int]) -> World:
     """A primary tells that a joining copy is in step; the report may arrive late, or often."""
     server = world.servers[number]

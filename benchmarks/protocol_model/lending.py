@@ -1,8 +1,10 @@
 """A model of the memory that a primary shows to a copy which has not applied what lies there.
 
 One chunk, one copy, two blocks of memory that are used again and again. Every state is searched in
-which a copy may be asked for its contents: what waits there must still be what was sent. Frames
-arrive late, connections break with frames unread, the primary goes on all the while.
+which a copy may be asked for its contents: what waits there must still be what was sent, and the
+copy must have all that the primary believes it has. Updates are sent or posted, frames arrive late,
+connections break with frames unread, the copy closes its page at any time, and the primary goes on
+all the while.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ class LendingRules:
     lent_after_a_break: bool = True  # what was shown stays until the next Share was answered
     later_frame_applies: bool = True  # what waits is applied before such a frame is answered
     share_applies: bool = True  # and before a Share is
+    post_at_rest: bool = True  # the copy has answered everything and is where the primary is
+    closed_takes_nothing: bool = True  # what comes too late for a page is not counted there
+    posted_comes_first: bool = True  # the copy takes what was posted before it handles a frame
 
 
 LENDING = LendingRules()
@@ -58,6 +63,9 @@ class Lent(NamedTuple):
     is_up: bool = True
     position: int = 0  # updates that the copy has
     waiting: tuple[tuple[int, int], ...] = ()  # of those, (number, block) of what is not applied
+    acked: int = 0  # updates that the primary knows the copy to have; -1: nothing is known
+    is_open: bool = True  # the copy's page
+    posted: tuple[tuple[int, int], ...] = ()  # (number, block) of what lies there
     breaks: int = 0
 
 
@@ -67,11 +75,11 @@ Step = tuple[str, Lent]
 def steps(state: Lent, rules: LendingRules) -> Iterator[Step]:
     """Everything that can happen next."""
     yield from _primary(state, rules)
+    if state.is_open:
+        yield "the copy closes its page", _looked_up(state)._replace(is_open=False)
     if state.unread:
-        yield (
-            "an older frame is read",
-            _taken(state, state.unread[0], rules)[0]._replace(unread=state.unread[1:]),
-        )
+        after = _taken(state, state.unread[0], rules)[0]
+        yield "an older frame is read", after._replace(unread=state.unread[1:], is_open=False)
     if state.is_up and state.frames:
         after, taken = _taken(state, state.frames[0], rules)
         yield (
@@ -90,6 +98,10 @@ def _primary(state: Lent, rules: LendingRules) -> Iterator[Step]:
             after = _sent(state._replace(blocks=blocks), Frame(kind, number, free[0]))
             yield f"update {number}, which {kind}, into block {free[0]}", after
         yield f"a snapshot with update {number}", _sent(state, Frame(SNAPSHOT, number))
+        at_rest = not state.unanswered and state.acked == state.sent
+        may_post = at_rest or not rules.post_at_rest
+        if free and may_post and (state.is_open or not rules.closed_takes_nothing):
+            yield f"update {number} is posted, in block {free[0]}", _posted(state, free[0], rules)
     if state.answers:
         yield "an answer", _answered(state, rules)
     if state.is_up and state.breaks < BREAKS:
@@ -105,12 +117,30 @@ def _primary(state: Lent, rules: LendingRules) -> Iterator[Step]:
                 kept=(),
                 haunted=tuple(sorted(haunted)),
                 is_up=False,
+                acked=-1,
                 breaks=state.breaks + 1,
             ),
         )
     if not state.is_up:
         share = Frame(SHARE, state.sent)
         yield "a new connection", _sent(state._replace(is_up=True), share)
+
+
+def _posted(state: Lent, block: int, rules: LendingRules) -> Lent:
+    number = state.sent + 1
+    blocks = tuple(number if b == block else old for b, old in enumerate(state.blocks))
+    kept = (*state.kept, block) if rules.lent_after_the_answer else state.kept
+    posted = (*state.posted, (number, block)) if state.is_open else state.posted
+    return state._replace(sent=number, acked=number, blocks=blocks, kept=kept, posted=posted)
+
+
+def _looked_up(state: Lent) -> Lent:
+    """The copy takes what was posted, as far as it follows on what it has."""
+    for number, block in state.posted:
+        if number == state.position + 1:
+            waiting = (*state.waiting, (number, block))
+            state = state._replace(position=number, waiting=waiting)
+    return state._replace(posted=())
 
 
 def _sent(state: Lent, frame: Frame) -> Lent:
@@ -128,6 +158,7 @@ def _answered(state: Lent, rules: LendingRules) -> Lent:
         return state
     if frame.kind == SHARE:
         return state._replace(haunted=())
+    state = state._replace(acked=frame.number)
     if frame.kind != LATE:
         return state._replace(kept=())
     kept = (*state.kept, frame.block) if rules.lent_after_the_answer else state.kept
@@ -136,6 +167,8 @@ def _answered(state: Lent, rules: LendingRules) -> Lent:
 
 def _taken(state: Lent, frame: Frame, rules: LendingRules) -> tuple[Lent, bool]:
     """The copy handles a frame: what it is then, and whether it took it."""
+    state = _looked_up(state) if rules.posted_comes_first else state._replace(posted=())
+    state = state._replace(is_open=frame.kind != SHARE)
     if frame.kind == SHARE:
         return (state._replace(waiting=()) if rules.share_applies else state), True
     if frame.kind == SNAPSHOT:
@@ -150,9 +183,12 @@ def _taken(state: Lent, frame: Frame, rules: LendingRules) -> tuple[Lent, bool]:
     return state._replace(position=frame.number, waiting=waits), True
 
 
-def overwritten(state: Lent) -> str | None:
-    """What waits at the copy, or is about to, and is no longer what was sent."""
-    for number, block in state.waiting:
+def broken(state: Lent) -> str | None:
+    """What the copy lacks though it counts as acknowledged, or has and can't apply any more."""
+    has = _looked_up(state).position
+    if state.acked > has:
+        return f"update {state.acked} counts as acknowledged, and the copy has {has}"
+    for number, block in (*state.waiting, *state.posted):
         if state.blocks[block] != number:
             return f"update {number} waits in block {block}, where {state.blocks[block]} lies now"
     for frame in (*state.unread[:1], *state.frames[:1]):
@@ -173,7 +209,7 @@ class Searched(NamedTuple):
 
 
 def search_lending(rules: LendingRules = LENDING) -> Searched:
-    """Every state, until something is overwritten."""
+    """Every state, until something is lost or overwritten."""
     first = Lent()
     ways: dict[Lent, tuple[Lent | None, str]] = {first: (None, "")}
     due = deque([(first, 0)])
@@ -185,9 +221,9 @@ def search_lending(rules: LendingRules = LENDING) -> Searched:
             if after in ways:
                 continue
             ways[after] = (state, label)
-            broken = overwritten(after)
-            if broken is not None:
-                return Searched(len(ways), taken, depth + 1, broken, _way(after, ways))
+            found = broken(after)
+            if found is not None:
+                return Searched(len(ways), taken, depth + 1, found, _way(after, ways))
             due.append((after, depth + 1))
     return Searched(len(ways), taken, depth)
 

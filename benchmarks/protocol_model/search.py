@@ -126,6 +126,8 @@ def _wire_steps(world: World, bounds: Bounds, rules: Rules) -> Iterator[Step]:
             if bounds.prompt and after.wires[at].answers:
                 after = leading.take_answer(after, at, rules)
             yield ("frame", sender, copy, wire.frames[0]), after
+        if not alive and leading.can_post(wire):
+            yield ("post", sender, copy, wire.frames[0]), leading.post(world, at)
         if wire.ghosts:
             yield ("ghost", sender, copy, wire.ghosts[0]), following.take_ghost(world, at, rules)
         if wire.answers:

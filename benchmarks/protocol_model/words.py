@@ -27,6 +27,9 @@ def _step(label: tuple[Any, ...], world: World) -> str:
         sender, copy, frame = rest
         late = " of an older connection" if kind == "ghost" else ""
         return f"{NAMES[copy]} takes {_frame(frame)} of {NAMES[sender]}{late}{_held(world, copy)}"
+    if kind == "post":
+        sender, copy, frame = rest
+        return f"{NAMES[sender]} posts {_frame(frame)} into the memory of {NAMES[copy]}, now dead"
     if kind == "answer":
         sender, copy, answer = rest
         text = f"{answer.kind} (version {answer.version}, lease {answer.lease})"

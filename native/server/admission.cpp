@@ -39,6 +39,18 @@ bool Admission::admit(const Span& chunks, const Update& update, std::size_t ahea
   return true;
 }
 
+bool Admission::admit_posted(Chunk& chunk, const Frame& f) {
+  const wire::Header& h = f.header;
+  const bool in_step = h.lease == chunk.lease && h.seen == chunk.version() &&
+                       h.place == place_of({&chunk, 1});
+  if (!in_step || !wire::well_formed(wire::encoding_of(h.flags), f.payload, h.payload_bytes,
+                                     f.floats)) {
+    return false;
+  }
+  chunk.log.note_applied(h.client, h.sequence);
+  return true;
+}
+
 bool Admission::take_replay(const Span& chunks, const Update& update, std::size_t ahead) {
   const wire::Header& h = update.frame->header;
   for (const Chunk& chunk : chunks) {

@@ -21,6 +21,8 @@ class Admission {
   // one remembers it from now on; otherwise it was answered. `ahead` updates of the chunks were
   // admitted before it and are not applied yet.
   bool admit(const Span& chunks, const Update& update, std::size_t ahead);
+  // The same for one that the chunk's primary posted, which nobody waits for an answer to.
+  bool admit_posted(Chunk& chunk, const Frame& frame);
   // The rate that an admitted update is applied with.
   double rate(const Chunk& chunk, const Update& update, std::size_t ahead);
   // The answer to an update that these chunks have applied; at once, or when their copies have too.

@@ -1,16 +1,11 @@
 // Payloads where other servers of the same machine can read them: a copy applies an update straight
 // from its primary's memory, and only a few bytes travel.
-//
-// Two servers that don't know whether they are on one machine find out: the primary says where its
-// memory would be, and the copy looks whether it finds there the number that it was told.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
-#include "server/shared_memory.h"
-#include "wire/frame.h"
+#include "server/shown_memory.h"
 
 namespace mh::server {
 
@@ -20,7 +15,7 @@ constexpr std::size_t kLeastShared = std::size_t{16} << 10;
 class Arena {
  public:
   // Takes address space only; memory is used as it is touched.
-  explicit Arena(std::size_t bytes);
+  explicit Arena(std::size_t bytes) : memory_(bytes, Writers::kOwner) {}
 
   // A fresh piece that is never given back, or null where there is no more room.
   std::uint8_t* carve(std::size_t bytes);
@@ -35,12 +30,10 @@ class Arena {
   wire::Header introduction() const;
 
  private:
-  SharedMemory memory_;
-  std::size_t used_;
-  std::uint64_t secret_;
-};
+  static constexpr std::size_t kPage = 4096;
 
-// The memory that an introduction speaks of, if it is on this machine.
-std::optional<ClientMemory> find_arena(const wire::Header& introduction);
+  ShownMemory memory_;
+  std::size_t used_ = kPage;
+};
 
 }  // namespace mh::server

@@ -1,8 +1,10 @@
 // A connection to one lane, of a client or of another server: its requests and its replies.
 #pragma once
 
+#include <memory>
 #include <utility>
 
+#include "server/ledger.h"
 #include "server/receiver.h"
 #include "server/replies.h"
 #include "server/watch.h"
@@ -18,6 +20,7 @@ class Connection : public Watched {
 
   Receiver receiver;
   Replies replies;
+  std::unique_ptr<Ledger> ledger;  // of a server on the same machine, which posts updates there
   bool blocked = false;   // the peer does not take its replies; nothing is read until it does
   bool in_round = false;  // takes part in the current round
   std::size_t held = 0;   // replies that wait for copies

@@ -29,6 +29,7 @@ struct Counters {
   Counter connections, waiting_bytes, blocked_replies;
   Counter replicated_updates, replicated_bytes, snapshots_sent;
   Counter late_updates;  // that a copy here has acknowledged before it applied them
+  Counter posted_updates;  // that a copy elsewhere had without a message
   Counter held_replies;  // at the moment
   std::array<Counter, kRefusals> refused;
   std::array<Counter, kStalenessBins> staleness;

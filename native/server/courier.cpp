@@ -37,6 +37,7 @@ void Courier::introduce(Peer& peer) {
 
 void Courier::take_introduction(Peer& peer, const wire::Header& answer) {
   peer.shares = static_cast<Kind>(answer.kind) == Kind::kAck && answer.count == 1;
+  if (peer.shares) peer.postbox = Postbox::find(answer, context_.store.size());
   // It has closed what was before this connection.
   const auto its_own = [&](const auto& shown) { return shown.first == peer.number; };
   haunted_.erase(std::remove_if(haunted_.begin(), haunted_.end(), its_own), haunted_.end());
@@ -71,6 +72,31 @@ void Courier::send_update(Peer& peer, const Shipped& shipped, bool late) {
   peer.outbox.add(std::move(parcel));
   context_.counters.replicated_updates.add();
   context_.counters.replicated_bytes.add(bytes);
+}
+
+// Only where the copy has answered everything: it is where it said, and nothing is on its way there
+// that it would find out of turn.
+bool Courier::post(Peer& peer, const Shipped& shipped) {
+  const Chunk& chunk = *shipped.chunks.first;
+  Copy& copy = *shipped.chunks.first->copies.find(peer.number);
+  const bool at_rest = copy.standing == Standing::kInStep && copy.under_way == 0 &&
+                       copy.acked == shipped.seen;
+  if (!peer.postbox || peer.muted || !at_rest) return false;
+  const std::shared_ptr<Block> shown = update_in_arena(*shipped.frame);
+  if (!shown) return false;
+  const std::size_t bytes = shipped.frame->header.payload_bytes;
+  Parcel parcel = shipped.parcel(/*with_payload=*/false);
+  parcel.show(context_.arena->offset_of(shown->data()), bytes);
+  parcel.header.flags |= wire::kMayWait;
+  if (!peer.postbox->post(chunk, {parcel.header, parcel.reference})) return false;
+  peer.late[chunk.shape->slot].push_back(shown);
+  peer.late_bytes += shown->bytes();
+  ++copy.late;
+  copy.acked = shipped.seen + 1;
+  context_.counters.posted_updates.add();
+  context_.counters.replicated_updates.add();
+  context_.counters.replicated_bytes.add(bytes);
+  return true;
 }
 
 void Courier::send_snapshot(Peer& peer, const Chunk& chunk, Copy& copy) {

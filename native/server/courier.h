@@ -27,6 +27,9 @@ class Courier {
   void align(Peer& peer, const Chunk& chunk, Copy& copy);
   // One that may be late is shown until the copy has a later frame of the chunk that may not.
   void send_update(Peer& peer, const Shipped& shipped, bool late);
+  // Writes one that may be late into the copy's own memory, which has it then. False where that
+  // can't be done.
+  bool post(Peer& peer, const Shipped& shipped);
   void send_snapshot(Peer& peer, const Chunk& chunk, Copy& copy);
 
   // A frame was answered: what of it, and of those before it, need be shown no longer?

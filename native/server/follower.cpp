@@ -1,6 +1,7 @@
 #include "server/follower.h"
 
-#include "server/arena.h"
+#include <stdexcept>
+
 #include "server/backlog.h"
 #include "server/replication.h"
 #include "server/snapshot.h"
@@ -48,6 +49,7 @@ Span Follower::chunks_of(const Frame& frame) const {
 bool Follower::obey(Connection& from, const Frame& frame, std::size_t reply) {
   const wire::Header& h = frame.header;
   const Span chunks = chunks_of(frame);
+  for (Chunk& chunk : chunks) context_.backlog->close(chunk);
   for (const Chunk& chunk : chunks) {
     if (h.lease > chunk.lease || (h.lease == chunk.lease && chunk.role != Role::kPrimary)) continue;
     from.replies.refuse(reply, Refusal::kStaleLease,
@@ -59,6 +61,7 @@ bool Follower::obey(Connection& from, const Frame& frame, std::size_t reply) {
   for (Chunk& chunk : chunks) {
     if (chunk.role == Role::kPrimary) context_.replication->fence(chunk, h.lease);
     chunk.become(Role::kMirror, h.lease);
+    context_.backlog->open(chunk, from);
   }
   return true;
 }
@@ -68,9 +71,6 @@ void Follower::set_aside(Connection& from, const Frame& frame, std::size_t reply
   Chunk& chunk = context_.store.at(*frame.shape);
   if (!admission_.admit({&chunk, 1}, {&frame, &from, reply}, 0)) return;
   context_.backlog->add(chunk, frame, from.receiver);
-  context_.counters.updates.add();
-  context_.counters.pushed_bytes.add(frame.header.payload_bytes);
-  chunk.advance();
   from.replies.acknowledge(reply, chunk.version());
 }
 
@@ -78,9 +78,16 @@ void Follower::set_aside(Connection& from, const Frame& frame, std::size_t reply
 void Follower::share(Connection& from, const Frame& frame, std::size_t reply) {
   finish();
   context_.backlog->apply_shown_by(from.receiver.sender().peer);
-  std::optional<ClientMemory> found = find_arena(frame.header);
+  std::optional<ClientMemory> found = find_shown(frame.header, Access::kRead);
   from.replies.say_in_step(reply, found.has_value());
-  if (found) from.receiver.share(std::move(*found));
+  if (!found) return;
+  from.receiver.share(std::move(*found));
+  try {
+    from.ledger = std::make_unique<Ledger>(context_.store.size());
+    from.replies.introduce(reply, *from.ledger);
+  } catch (const std::runtime_error&) {
+    from.ledger = nullptr;  // every update is sent then
+  }
 }
 
 void Follower::align(Connection& from, const Frame& frame, std::size_t reply) {

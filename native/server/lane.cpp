@@ -356,6 +356,7 @@ std::map<int, double> Lane::lagging() {
 std::vector<std::uint8_t> Lane::collect(std::uint32_t slot, std::int64_t since) {
   return ask([=] {
     Chunk& chunk = store_.at(slot);
+    backlog_->take_posted(chunk);
     const bool wanted = chunk.role != Role::kNone &&
                         (since < 0 || chunk.version() > static_cast<std::uint64_t>(since));
     if (!wanted) return std::vector<std::uint8_t>{};
@@ -367,6 +368,7 @@ std::vector<std::uint8_t> Lane::collect(std::uint32_t slot, std::int64_t since) 
 void Lane::restore(std::uint32_t slot, const std::uint8_t* snapshot, std::size_t bytes,
                    std::uint32_t lease) {
   ask([=] {
+    backlog_->close(store_.at(slot));
     restore_chunk(store_.at(slot), snapshot, bytes, lease);
     backlog_->drop(store_.at(slot));
   });

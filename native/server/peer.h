@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "server/ledger.h"
 #include "server/outbox.h"
 #include "server/watch.h"
 #include "wire/frame.h"
@@ -45,6 +46,7 @@ class Peer : public Watched {
   bool readable = false, writable = true;
   bool dropped = false;  // on purpose: nobody is told that it is gone
   bool shares = false;           // it reads payloads from our memory
+  std::unique_ptr<Postbox> postbox;  // null: updates can't be posted there
   std::size_t shown_bytes = 0;   // that it may be reading
   // By slot, what it has answered and may apply later.
   std::map<std::uint32_t, std::vector<std::shared_ptr<Block>>> late;

@@ -152,6 +152,20 @@ const std::uint8_t* Receiver::referred(const Header& header, const std::uint8_t*
   return nullptr;
 }
 
+std::optional<Frame> Receiver::checked(const Posted& posted) const {
+  const Header& header = posted.header;
+  const Verdict verdict =
+      check(header, sender_, context_.layout, context_.settings.max_payload_bytes);
+  if (verdict.action != Action::kAccept || !may_wait(header)) return std::nullopt;
+  Frame frame;
+  frame.header = header;
+  frame.shape = verdict.shape;
+  frame.floats = verdict.shape->floats();
+  frame.payload =
+      referred(header, reinterpret_cast<const std::uint8_t*>(&posted.payload), frame);
+  return frame.shape ? std::optional(frame) : std::nullopt;
+}
+
 void Receiver::share(ClientMemory memory) {
   memory_ = std::make_shared<ClientMemory>(std::move(memory));
   sender_.shared_bytes = memory_->bytes();

@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "server/decoder.h"
 #include "server/lane_context.h"
+#include "server/ledger.h"
 #include "server/shared_memory.h"
 
 namespace mh::server {
@@ -50,6 +52,8 @@ class Receiver {
   const std::vector<Frame>& frames() const { return frames_; }
   // The frames were applied: their payloads may go.
   void release();
+  // What the peer has posted as a frame, if it is sound.
+  std::optional<Frame> checked(const Posted& posted) const;
 
   // Frames are left from the last read, so that the next round need not wait for the socket.
   bool more() const;

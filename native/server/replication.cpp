@@ -46,6 +46,7 @@ void Replication::hold(const HoldOrder& order) {
   for (const std::uint32_t slot : order.slots) {
     Chunk& chunk = context_.store.at(slot);
     if (order.lease < chunk.lease) continue;
+    context_.backlog->close(chunk);
     context_.backlog->apply(chunk);
     const bool was_primary = chunk.role == Role::kPrimary;
     const bool anew = !was_primary || order.lease > chunk.lease;
@@ -278,8 +279,10 @@ void Replication::ship(Peer& peer, const Shipped& shipped) {
     return copy && copy->streams();
   };
   const bool all = std::all_of(shipped.chunks.begin(), shipped.chunks.end(), streams);
+  const bool late = all && shipped.frame && may_wait(peer, shipped);
+  if (late && courier_.post(peer, shipped)) return held_.release(*shipped.chunks.first);
   if (all && shipped.frame && !courier_.laden(peer)) {
-    if (may_wait(peer, shipped)) return courier_.send_update(peer, shipped, true);
+    if (late) return courier_.send_update(peer, shipped, true);
     if (!shipment_.outweighs_snapshot(shipped, 1) && !worth_folding(peer, shipped)) {
       return courier_.send_update(peer, shipped, false);
     }

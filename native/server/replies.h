@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/lane_context.h"
+#include "server/ledger.h"
 #include "wire/frame.h"
 
 namespace mh::server {
@@ -46,6 +47,10 @@ class Replies {
   void give_changed_rows(std::size_t place, const Chunk& chunk, const Known& known,
                          wire::Encoding encoding);
   void refuse(std::size_t place, wire::Refusal refusal, const std::string& sentence);
+  // Tells a primary where it may post updates.
+  void introduce(std::size_t place, const Ledger& ledger) {
+    ledger.introduce(replies_[place].header);
+  }
   // Whether a copy is where its primary asks.
   void say_in_step(std::size_t place, bool in_step);
   // It is sent later, at another place.

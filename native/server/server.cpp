@@ -31,6 +31,7 @@ void add(Totals& t, const Counters& c) {
   t.replicated_bytes += c.replicated_bytes.value();
   t.snapshots_sent += c.snapshots_sent.value();
   t.late_updates += c.late_updates.value();
+  t.posted_updates += c.posted_updates.value();
   t.held_replies += c.held_replies.value();
   for (std::size_t i = 0; i < kRefusals; ++i) t.refused[i] += c.refused[i].value();
   for (std::size_t i = 0; i < kStalenessBins; ++i) t.staleness[i] += c.staleness[i].value();

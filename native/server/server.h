@@ -23,7 +23,7 @@ struct Totals {
   std::uint64_t busy_ns = 0, rounds = 0, batched_max = 0;
   std::uint64_t connections = 0, waiting_bytes = 0, blocked_replies = 0;
   std::uint64_t replicated_updates = 0, replicated_bytes = 0, snapshots_sent = 0;
-  std::uint64_t late_updates = 0, held_replies = 0;
+  std::uint64_t late_updates = 0, posted_updates = 0, held_replies = 0;
   std::array<std::uint64_t, kRefusals> refused{};
   std::array<std::uint64_t, kStalenessBins> staleness{};
 };

@@ -24,7 +24,7 @@ namespace {
 
 }  // namespace
 
-SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes) {
+SharedMemory::SharedMemory(std::size_t bytes, Writers writers) : bytes_(bytes) {
   fd_ = memfd_create("manyhands-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd_ < 0) fail("The server's shared memory can't be made");
   void* mapped = MAP_FAILED;
@@ -40,7 +40,8 @@ SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes) {
   data_ = static_cast<std::uint8_t*>(mapped);
   // A kernel before 5.1 has no seal against later writable maps; clients are then trusted with it.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-  if (fcntl(fd_, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+  const int own = writers == Writers::kOwner ? F_SEAL_FUTURE_WRITE : 0;
+  if (fcntl(fd_, F_ADD_SEALS, seals | own | F_SEAL_SEAL) != 0) {
     (void)fcntl(fd_, F_ADD_SEALS, seals | F_SEAL_SEAL);
   }
 }
@@ -50,7 +51,7 @@ SharedMemory::~SharedMemory() {
   close(fd_);
 }
 
-ClientMemory::ClientMemory(int fd, std::size_t bytes) : bytes_(bytes) {
+ClientMemory::ClientMemory(int fd, std::size_t bytes, Access access) : bytes_(bytes) {
   struct stat status {};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
@@ -64,16 +65,17 @@ ClientMemory::ClientMemory(int fd, std::size_t bytes) : bytes_(bytes) {
                                 " bytes; expected at least " + std::to_string(bytes) +
                                 ", and not zero.");
   }
-  void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* mapped = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) fail("The client's memory can't be mapped");
-  data_ = static_cast<const std::uint8_t*>(mapped);
+  data_ = static_cast<std::uint8_t*>(mapped);
 }
 
 ClientMemory::ClientMemory(ClientMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
 ClientMemory::~ClientMemory() {
-  if (data_) munmap(const_cast<std::uint8_t*>(data_), bytes_);
+  if (data_) munmap(data_, bytes_);
 }
 
 }  // namespace mh::server

@@ -6,12 +6,16 @@
 
 namespace mh::server {
 
-// The weights and versions that clients of the same machine read without asking. Sealed: nobody can
-// change its size, and no other process can map it for writing.
+// Who may write to shared memory, and what another process's is mapped for.
+enum class Writers { kOwner, kAnyone };
+enum class Access { kRead, kWrite };
+
+// Memory that other processes of the same machine look into without asking. Sealed: nobody can
+// change its size, and unless that is wanted no other process can map it for writing.
 class SharedMemory {
  public:
   // Throws std::runtime_error where the system has no such memory.
-  explicit SharedMemory(std::size_t bytes);
+  explicit SharedMemory(std::size_t bytes, Writers writers = Writers::kOwner);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -34,16 +38,17 @@ class ClientMemory {
   // Does not keep the descriptor. Throws std::invalid_argument unless it is a memfd of at least so
   // many bytes, sealed against shrinking: reading behind the end of a shrunken one would end the
   // whole process.
-  ClientMemory(int fd, std::size_t bytes);
+  ClientMemory(int fd, std::size_t bytes, Access access = Access::kRead);
   ClientMemory(ClientMemory&& other) noexcept;
   ClientMemory& operator=(ClientMemory&&) = delete;
   ~ClientMemory();
 
   const std::uint8_t* data() const { return data_; }
+  std::uint8_t* writable() const { return data_; }  // where it was mapped for that
   std::size_t bytes() const { return bytes_; }
 
  private:
-  const std::uint8_t* data_ = nullptr;
+  std::uint8_t* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
 

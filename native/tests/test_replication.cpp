@@ -2,6 +2,7 @@
 // while their connections break and come back, roles are given again and others watch. Nothing may
 // race, and every push counts once on both.
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "check.h"
@@ -51,6 +52,19 @@ struct Pair {
     }
   }
 };
+
+// Until both hold every chunk: a copy does so when its primary has spoken to it.
+void wait_for_copies(Pair& pair) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (const auto& server : pair.servers) {
+    for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      while (server->collect(chunk, -1).empty()) {
+        check(std::chrono::steady_clock::now() < deadline, "every copy is held in time");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+}
 
 int connect(ChunkServer& server, std::uint64_t client) {
   int ends[2];
@@ -117,6 +131,7 @@ void test_replication() {
   Pair pair;
   pair.hold();
   pair.join();
+  wait_for_copies(pair);
   std::atomic<bool> done{false};
   std::thread watcher([&] { watch(pair, done); }), disturber([&] { disturb(pair, done); });
   std::vector<std::thread> clients;

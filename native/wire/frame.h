@@ -10,7 +10,7 @@
 namespace mh::wire {
 
 constexpr std::uint32_t kMagic = 0x5350484d;  // "MHPS" as it appears on the wire
-constexpr std::uint16_t kVersion = 4;
+constexpr std::uint16_t kVersion = 5;
 
 enum class Kind : std::uint8_t {
   kHello = 1,

@@ -714,10 +714,11 @@ class ChunkServer:
         """What was counted since the start, over all lanes.
 
         updates, pushed_bytes, pulled_bytes, frames, replays, rounds, batched_max, blocked_replies,
-        replicated_updates, replicated_bytes, snapshots_sent and busy_s (seconds in which lanes
-        were working) rise; connections, waiting_bytes (memory of payloads on their way in) and
-        held_replies (updates that are applied and wait for copies) are as of now; refused counts
-        by name; staleness has an exact count for 0 to 63 updates and one for all above.
+        replicated_updates, of those posted_updates, replicated_bytes, snapshots_sent, late_updates
+        and busy_s (seconds in which lanes were working) rise; connections, waiting_bytes (memory of
+        payloads on their way in) and held_replies (updates that are applied and wait for copies)
+        are as of now; refused counts by name; staleness has an exact count for 0 to 63 updates and
+        one for all above.
         """
 
     @property

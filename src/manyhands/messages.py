@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from manyhands.errors import ProtocolError
 
 MAGIC = 0x5350484D  # "MHPS" as it appears on the wire
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_HELLO_BYTES = 64 << 10  # what a stranger may make a server read
 MAX_WELCOME_BYTES = 8 << 20  # the places of a server's chunks, for a client on the same machine
 MAX_SENTENCE_BYTES = 4 << 10  # of a refusal

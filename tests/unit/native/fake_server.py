@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhands import _native
+from manyhands.messages import PROTOCOL_VERSION
 
 Floats = npt.NDArray[np.float32]
 
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 4
+MAGIC, VERSION = 0x5350484D, PROTOCOL_VERSION
 REFUSED, DELTA, FACTORS, ROWS, PULL, ACK, VALUES, SET, GET = range(3, 12)
 PULL_ROWS, ROW_VALUES = 17, 18
 BY_REFERENCE, WANT_VALUES = 1, 2

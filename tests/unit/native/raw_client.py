@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhands import _native
-from manyhands.messages import HEADER_BYTES, Encoding, Flag, Kind
+from manyhands.messages import HEADER_BYTES, PROTOCOL_VERSION, Encoding, Flag, Kind
 
 Floats = npt.NDArray[np.float32]
 HEADER = struct.Struct("<IHBBIIQQQfIIIQ")
-MAGIC, VERSION = 0x5350484D, 4
+MAGIC, VERSION = 0x5350484D, PROTOCOL_VERSION
 
 
 @dataclass

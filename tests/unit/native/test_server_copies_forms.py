@@ -193,6 +193,7 @@ def test_a_payload_that_was_shown_stays_as_long_as_the_copy_may_look_at_it() -> 
         client = c.connect(0)
         client.push(0, ones)
         c.servers[1].mute_peer(0, True)
+        c.servers[1].hold([0], role="mirror", lease=1)  # nothing can be posted until it reads again
         assert c.version(1) == 1
         client.send(Kind.DELTA, (2 * ones).tobytes(), sequence=2)
         eventually(lambda: c.version(0) == 2)

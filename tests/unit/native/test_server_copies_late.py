@@ -27,6 +27,8 @@ def push(client: RawClient, *numbers: int, chunk: int = 0) -> None:
 
 
 def late(c: Copies, server: int) -> int:
+    for chunk in c.numbers:
+        c.servers[server].collect(chunk)  # so that it has looked what was posted
     return int(c.servers[server].stats()["late_updates"])
 
 

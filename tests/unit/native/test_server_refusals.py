@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from raw_client import Encoding, Harness, Kind, RawClient, eventually, frame, harness
 
-from manyhands.messages import Refusal
+from manyhands.messages import PROTOCOL_VERSION, Refusal
 
 GOOD = np.ones(100, np.float32)
 
@@ -114,7 +114,11 @@ def test_rows_and_factors_that_are_not_finite_are_refused(kind: Kind) -> None:
 
 CLOSED: dict[str, tuple[dict[str, Any], Refusal, str]] = {
     "magic": ({"magic": 0x20544547}, Refusal.MALFORMED, "no frame"),
-    "version": ({"version": 9}, Refusal.VERSION, "version 9; this server speaks version 4"),
+    "version": (
+        {"version": 9},
+        Refusal.VERSION,
+        f"version 9; this server speaks version {PROTOCOL_VERSION}",
+    ),
     "kind": ({"kind": 77}, Refusal.MALFORMED, "kind 77"),
     "a reply": ({"kind": Kind.ACK}, Refusal.MALFORMED, "kind 8"),
     "hello": ({"kind": Kind.HELLO}, Refusal.MALFORMED, "kind 1"),
