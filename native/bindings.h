@@ -16,5 +16,6 @@ void bind_flat(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
 void bind_lsh(nanobind::module_& m);
 void bind_label_lines(nanobind::module_& m);
+void bind_shared_mapping(nanobind::module_& m);
 
 }  // namespace mh

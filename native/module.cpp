@@ -52,4 +52,5 @@ NB_MODULE(_native, m) {
   mh::bind_checksum(m);
   mh::bind_lsh(m);
   mh::bind_label_lines(m);
+  mh::bind_shared_mapping(m);
 }

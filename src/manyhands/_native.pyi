@@ -37,6 +37,10 @@ def flush_denormals() -> None:
 def keep_freed_memory() -> None:
     """Let the process reuse large freed buffers instead of unmapping them (glibc only)."""
 
+def map_shared(fd: int, size_bytes: int) -> _Bytes:
+    """The first bytes of a file, shared, from a border of huge pages on: there the kernel can join
+    its pages. Raises OSError. The mapping lives as long as the array."""
+
 class LabelLines:
     """What `parse_label_lines` found. The arrays belong to this object; each asks it anew."""
 

@@ -9,7 +9,6 @@ process ends.
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import pickle
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from manyhands import kernels
 from manyhands.errors import ConfigError
 from manyhands.transport.sealing import seal
 
@@ -54,7 +54,7 @@ class Arena:
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
         self.size_bytes = size_bytes
-        self._memory = mmap.mmap(fd, size_bytes)
+        self._memory = kernels.map_shared(fd, size_bytes)
         self._start = torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
         self._used = 0
 

@@ -49,6 +49,26 @@ def test_tied_and_frozen_parameters_stay_tied_and_frozen():
     assert copy[1].bias.requires_grad
 
 
+def test_memory_begins_where_the_kernel_can_join_its_pages():
+    arena = Arena.with_room_for([torch.zeros(1000)])
+    for mapping in (arena, second_mapping(arena)):
+        assert mapping.place(torch.zeros(1)).data_ptr() % 2**21 == 0
+
+
+def test_a_mapping_that_exceeds_its_file_is_refused():
+    arena = Arena.with_room_for([torch.zeros(1000)])
+    with pytest.raises(ValueError, match="exceed"):
+        Arena(arena.fd, 2 * arena.size_bytes)
+
+
+def test_tensors_outlive_their_arena():
+    arena = Arena.with_room_for([torch.zeros(1000)])
+    tensor = arena.place(torch.ones(1000))
+    arena.close()
+    del arena
+    assert tensor.sum() == 1000
+
+
 def test_empty_and_scalar_tensors():
     tensors = [torch.zeros(0), torch.tensor(5), torch.zeros(3, 0)]
     arena = Arena.with_room_for(tensors)
