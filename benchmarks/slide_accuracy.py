@@ -52,7 +52,7 @@ class Plan:
     full: bool = True
 
 
-QUICK = Plan(WideCourse(PACKAGES, train_samples=12_000, test_samples=1_000), epochs=4, seeds=1)
+QUICK = Plan(WideCourse(PACKAGES, train_samples=8_000, test_samples=1_000), epochs=4, seeds=1)
 FULL_PLAN = Plan(WideCourse(PACKAGES, test_samples=20_000), epochs=8, seeds=2)
 
 
