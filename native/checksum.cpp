@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 
 #if defined(MANYHANDS_X86)
 #include <nmmintrin.h>

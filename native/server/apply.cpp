@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "server/replication.h"
 #include "server/serving.h"
 #include "wire/codec.h"

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "buffer.h"
-#include "rule_step.h"
+#include "plan/buffer.h"
+#include "kernels/rule_step.h"
 #include "server/copies.h"
 #include "server/layout.h"
 #include "server/row_changes.h"

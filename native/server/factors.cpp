@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "server/replication.h"
 #include "wire/codec.h"
 

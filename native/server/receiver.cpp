@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "wire/io.h"
 
 namespace mh::server {

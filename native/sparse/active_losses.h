@@ -2,7 +2,7 @@
 // across a vector.
 #pragma once
 
-#include "elementwise.h"
+#include "kernels/elementwise.h"
 #include "sparse/active_products.h"
 
 namespace mh::MH_ISA {

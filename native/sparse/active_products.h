@@ -3,7 +3,7 @@
 
 #include "sparse/active_batch.h"
 #include "sparse/narrow_rows.h"
-#include "tiles.h"
+#include "kernels/tiles.h"
 
 namespace mh::MH_ISA {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "sparse/active_products.h"
-#include "update.h"
+#include "kernels/update.h"
 
 namespace mh::MH_ISA {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "random.h"
 #include "sparse/mixing.h"
 

@@ -18,7 +18,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernel_table.h"
+#include "kernels/kernel_table.h"
 
 namespace mh {
 

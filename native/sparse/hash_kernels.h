@@ -6,9 +6,9 @@
 // instruction set: a row hashes to the same buckets wherever it is hashed.
 #pragma once
 
-#include "elementwise.h"
-#include "kernel_table.h"
-#include "vec.h"
+#include "kernels/elementwise.h"
+#include "kernels/kernel_table.h"
+#include "kernels/vec.h"
 
 namespace mh::MH_ISA {
 

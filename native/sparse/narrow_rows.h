@@ -8,7 +8,7 @@
 #pragma once
 
 #include "sparse/active_batch.h"
-#include "vec.h"
+#include "kernels/vec.h"
 
 namespace mh::MH_ISA {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernel_table.h"
+#include "kernels/kernel_table.h"
 
 namespace mh {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <numeric>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "random.h"
 #include "sparse/mixing.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layer.h"
+#include "plan/layer.h"
 #include "sparse/active_batch.h"
 #include "sparse/lsh_index.h"
 #include "sparse/mixing.h"

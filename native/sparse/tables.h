@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernel_table.h"
+#include "kernels/kernel_table.h"
 #include "sparse/huge_array.h"
 #include "sparse/mixing.h"
 

@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "kernel_table.h"
+#include "kernels/kernel_table.h"
 
 namespace mh {
 

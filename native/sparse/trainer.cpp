@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 #include "sparse/huge_array.h"
 
 namespace mh {

@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "kernel_table.h"
+#include "kernels/kernel_table.h"
 #include "sparse/team.h"
 #include "system.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "layer.h"
+#include "plan/layer.h"
 #include "random.h"
 
 namespace mh::test {

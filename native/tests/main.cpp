@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "check.h"
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 
 namespace mh::portable_vectors {
 void check_vectors();

@@ -2,7 +2,7 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace mh::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "check.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace mh::test {
 namespace {

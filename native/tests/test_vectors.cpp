@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "check.h"
-#include "vec.h"
+#include "kernels/vec.h"
 
 namespace mh::MH_ISA {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../dispatch.h"
+#include "kernels/dispatch.h"
 #include "top_k.h"
 
 namespace mh::wire {

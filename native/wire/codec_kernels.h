@@ -4,7 +4,7 @@
 // compared as integers, which orders floats correctly and NaN above everything.
 #pragma once
 
-#include "../vec.h"
+#include "kernels/vec.h"
 
 namespace mh::MH_ISA {
 

@@ -1,8 +1,8 @@
 """Update rules: what a gradient does to a weight, as plain data.
 
 A rule carries hyper-parameters and no tensors; the fused kernels that execute it are in the native
-module (`native/rules.h`). Every rule knows the `torch.optim` class that means the same thing, which
-the synchronous strategy uses and the tests compare against.
+module (`native/kernels/rules.h`). Every rule knows the `torch.optim` class that means the same
+thing, which the synchronous strategy uses and the tests compare against.
 """
 
 from __future__ import annotations
