@@ -86,7 +86,8 @@ def connect(world: World, number: int, copy: int, rules: Rules) -> World:
     at = number * len(world.servers) + copy
     wire = world.wires[at]
     if wire.phase == DOWN:
-        wire = wire._replace(target=world.servers[copy].incarnation, frames=(), answers=())
+        target = world.servers[copy].incarnation
+        wire = wire._replace(target=target, frames=(), answers=(), page=0)
     wires = list(world.wires)
     wires[at] = align(wire, world.servers[number], copy, rules)
     return world._replace(wires=tuple(wires))
@@ -121,12 +122,16 @@ def _answered(wire: Wire, answer: Answer, server: Server, copy: int, rules: Rule
 
 
 def can_post(wire: Wire) -> bool:
-    """Whether the next frame is an update to a copy that has answered everything before it."""
+    """Whether the next frame is an update to a dead copy that had answered everything before it.
+
+    One that knew another lease had closed its page before it did anything under that.
+    """
     at_rest = wire.phase == IN_STEP and bool(wire.frames) and not wire.answers
     if not at_rest:
         return False
     frame = wire.frames[0]
-    return frame.kind == UPDATE and not frame.void and wire.acked == frame.version + 1
+    in_turn = frame.kind == UPDATE and not frame.void and wire.acked == frame.version + 1
+    return in_turn and frame.lease == wire.page
 
 
 def post(world: World, at: int) -> World:
@@ -219,10 +224,11 @@ def crash(world: World, number: int) -> World:
     """A server dies and is started again, empty. A dead one is one that does nothing any more."""
     count = len(world.servers)
     wires = list(world.wires)
-    for at in range(number, count * count, count):  # what was sent to it; answers still travel
-        wires[at] = wires[at]._replace(frames=(), ghosts=())
-    leave_all(wires, number, count)
     server = world.servers[number]
+    for at in range(number, count * count, count):  # what was sent to it; answers still travel
+        page = server.lease if wires[at].phase == IN_STEP else 0
+        wires[at] = wires[at]._replace(frames=(), ghosts=(), page=page)
+    leave_all(wires, number, count)
     log = tuple(0 for _ in server.log)
     fresh = Server(server.incarnation + 1, 0, 0, 0, (), log, None, ())
     return with_server(world, number, fresh, wires)._replace(crashes_left=world.crashes_left - 1)

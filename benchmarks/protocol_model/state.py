@@ -84,6 +84,7 @@ class Wire(NamedTuple):
     frames: tuple[Frame, ...] = ()
     answers: tuple[Answer, ...] = ()
     ghosts: tuple[Frame, ...] = ()  # of an older connection: read late, answered in vain
+    page: int = 0  # of a copy that died: the lease under which updates may be posted still
 
 
 NO_WIRE = Wire()
