@@ -104,7 +104,7 @@ def test_a_wide_net_learns_in_bfloat16(tmp_path: Path, share: str) -> None:
     strategy = mh.Hogwild(workers=2, wide_weights="bfloat16")
     result = trainer(tmp_path, model, strategy=strategy).fit(topics(), epochs=6)
     assert any("bfloat16" in note for note in notes(result.run_dir))
-    assert share_right(model) > 0.95
+    assert share_right(model) > 0.9
     weight = model[2].weight.detach()
     assert weight.dtype == torch.float32
     trained = (weight == weight.bfloat16().float()).all(1)
@@ -117,7 +117,7 @@ def test_a_run_in_bfloat16_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     model = wide_net()
     again = trainer(tmp_path, model, strategy=strategy)
     again.fit(topics(), epochs=6, resume=result.run_dir)
-    assert share_right(model) > 0.95
+    assert share_right(model) > 0.9
 
 
 def test_bfloat16_is_refused_where_nothing_trains_in_it(tmp_path: Path) -> None:
