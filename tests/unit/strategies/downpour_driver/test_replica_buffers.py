@@ -21,5 +21,19 @@ def test_a_buffer_without_a_common_shape_is_that_of_who_trained_most() -> None:
     assert merged["queue"].shape == (5,)
 
 
+def test_what_never_changes_is_kept_to_the_bit() -> None:
+    table = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e3
+    table[0] = -torch.inf
+    merged = merged_buffers([(n, {"positions": table.clone()}) for n in (3, 7, 100)])
+    assert torch.equal(merged["positions"], table)
+
+
+def test_a_buffer_that_one_replica_has_not_made_yet_is_that_of_the_others() -> None:
+    made = {"mean": torch.tensor([1.0]), "seen": torch.tensor([4.0])}
+    merged = merged_buffers([(300, made), (100, {"mean": torch.tensor([5.0])})])
+    assert float(merged["mean"]) == 2.0
+    assert float(merged["seen"]) == 4.0
+
+
 def test_nobody_trained_yet() -> None:
     assert merged_buffers([]) == {}
