@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from manyhands import kernels
 from manyhands.errors import ManyhandsError, in_a_sentence
@@ -122,13 +123,14 @@ def unpickled(data: bytes, fds: list[int], sizes: list[int]) -> Any:
     return loads(data, [Arena(fd, size) for fd, size in zip(fds, sizes, strict=True)])
 
 
-def _end() -> None:
+def _end(code: int) -> NoReturn:
     # Not through the interpreter's finalisation: threads that are still in a kernel or in a read
-    # could hold it up, and whoever waits for this process to end would wait with it.
+    # could hold it up, and whoever waits for this process to end would wait with it. And what they
+    # hold of the native module would be listed on the user's terminal, as leaks.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def main(name: str, fds: str, sizes: str) -> None:
@@ -145,9 +147,10 @@ def main(name: str, fds: str, sizes: str) -> None:
         gc.enable()
         channel.watch()
         task.run(channel)
-        _end()
+        _end(0)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)  # the driver is gone; nobody is left to hear about it
     except BaseException as error:
-        channel.send(Failure(error))
-        raise SystemExit(1) from None
+        with suppress(OSError):  # the driver may have ended us at this very moment
+            channel.send(Failure(error))
+        _end(1)

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
+from manyhands import kernels
 from manyhands.errors import ConfigError, WorkerError
 from manyhands.launch.local import start_role
 from manyhands.launch.role_process import Ready
@@ -34,6 +35,15 @@ class Raises:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class FailsAtWork:
+    """Raises while a thread of it is in the middle of something, with a native object at hand."""
+
+    def run(self, channel: Connection) -> None:
+        rule = kernels.Rule("sgd")
+        threading.Thread(target=lambda: (threading.Event().wait(), rule), daemon=True).start()
+        raise ValueError("sample 300 is broken")
 
 
 class Polls:
@@ -82,6 +92,14 @@ def test_an_error_of_ours_arrives_as_itself_and_anothers_with_its_traceback():
     ):
         role.receive()
     assert "in run" in str(caught.value.__cause__)
+
+
+def test_a_role_that_fails_says_so_to_its_driver_and_to_nobody_else(capfd):
+    with start_role(FailsAtWork(), name="role 3") as role:
+        with pytest.raises(WorkerError, match="sample 300 is broken"):
+            role.receive()
+        assert role.ending() == "ended with code 1"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_role_can_look_for_messages_without_taking_them():
