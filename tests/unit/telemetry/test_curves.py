@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,22 @@ def history(epochs: int) -> list[dict[str, Any]]:
         }
         for epoch in range(epochs)
     ]
+
+
+def test_nothing_of_a_picture_stays_in_memory(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    def figures() -> int:
+        return sum(type(thing) is Figure for thing in gc.get_objects())
+
+    gc.collect()
+    before = figures()
+    gc.disable()  # as in a driver that makes few objects: nobody collects by chance
+    try:
+        write_curves(tmp_path / "curves.png", history(3), "Net")
+        assert figures() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 200])
