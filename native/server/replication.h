@@ -1,5 +1,5 @@
 // The primary's side of replication, for the chunks of one lane: keeps their copies on other
-// servers in step, and says when an update is safe (Adam, section 3.3.2; docs/protocol.md).
+// servers in step, and says when an update is safe (Adam, section 3.3.3; docs/protocol.md).
 //
 //   1 receive   what copies answered; replies that waited for it are let go
 //   2 record    every update that the round applies to a chunk with copies

@@ -2,7 +2,7 @@
 
 A table is immutable and replaced as a whole, so that a call sees one state of the world. Without a
 controller there is one table for ever; with one, a thread asks it for the newest placement and
-waits at its end until there is one (Adam, section 3.3.2: clients learn from the controllers).
+waits at its end until there is one (Adam, section 3.3.3: clients learn from the controllers).
 """
 
 from __future__ import annotations
