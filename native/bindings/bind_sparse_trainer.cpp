@@ -143,6 +143,12 @@ void take_weight(BoundTrainer& self) {
   self.trainer.take_weight();
 }
 
+void catch_up(BoundTrainer& self) {
+  const nb::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(self.busy);
+  self.trainer.catch_up();
+}
+
 struct Inputs {
   std::optional<ConstIntegers> offsets;
   std::optional<Columns> columns;
@@ -270,6 +276,7 @@ void bind_sparse_trainer(nb::module_& m) {
           },
           "rule"_a, nb::kw_only(), "share"_a, "loss"_a, "collect"_a = false, "narrow"_a = false)
       .def("take_weight", &take_weight)
+      .def("catch_up", &catch_up)
       .def("train", &train, nb::kw_only(), nb::arg("offsets").noconvert().none() = nb::none(),
            nb::arg("columns").noconvert().none() = nb::none(),
            nb::arg("values").noconvert().none() = nb::none(),

@@ -185,6 +185,8 @@ struct KernelTable {
   void (*active_scaled)(const ActiveBatch& p, Index panel);
   void (*active_input_grad)(const ActiveBatch& p, Index first, Index pairs);
   void (*active_update)(const ActiveBatch& p, const RuleStep& step, Index first, Index count);
+  void (*scale_rows)(const RowArrays& arrays, const std::int32_t* rows, Index count,
+                     const float* factors);
   // --- sparse input (sparse/feature_rows.h)
   void (*feature_forward)(const RowArrays& rows, const float* bias, const SparseRows& x,
                           Index count, Index total, float* y, Index ldy);

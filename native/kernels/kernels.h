@@ -73,6 +73,7 @@ constexpr KernelTable make_table(const char* name) {
   table.active_scaled = &active_scaled;
   table.active_input_grad = &active_input_grad;
   table.active_update = &active_update;
+  table.scale_rows = &scale_rows;
   table.feature_forward = &feature_forward;
   table.feature_update = &feature_update;
   table.row_dots = &row_dots;

@@ -54,6 +54,26 @@ MH_INLINE void prefetch_update(const RowArrays& rows, Index at, Index floats) {
   }
 }
 
+// Multiplies the weights of each row by its factor. The states stay.
+inline void scale_rows(const RowArrays& arrays, const std::int32_t* rows, Index count,
+                       const float* factors) {
+  with_form(arrays, [&](auto f) {
+    constexpr bool kNarrow = decltype(f)::narrow;
+    for (Index i = 0; i < count; ++i) {
+      const Index at = rows[i] * arrays.width;
+      for (Index k = 0; k < arrays.width; k += kLanes) {
+        const int lanes = static_cast<int>(smaller(kLanes, arrays.width - k));
+        const Vec w = splat(factors[i]) * load_weights<kNarrow>(arrays, at + k, lanes);
+        if constexpr (kNarrow) {
+          store_narrow(arrays.narrow + at + k, lanes, w, at + k, ~arrays.salt);
+        } else {
+          store_upto(arrays.weight + at + k, lanes, w);
+        }
+      }
+    }
+  });
+}
+
 template <int R, bool kNarrow, typename Rule>
 MH_INLINE void update_tile(const ActiveBatch& p, const Rule& rule, Index row, Index column) {
   Vec acc[R][2];

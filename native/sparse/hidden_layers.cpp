@@ -163,9 +163,10 @@ void HiddenLayers::backward(const SparseBatch& batch, const SparseRuleStep& step
       float* sums = scratch_[static_cast<std::size_t>(thread)].data();
       return update_bias(0, batch.count, step.dense, sums);
     }
-    const Index first = unit * kFeatureUnit;
-    kernels_.feature_update(rows_of(layer.weight, layer.out), step.rows, groups, first,
-                            std::min(kFeatureUnit, groups.count - first), a.dy.data(), a.ld,
+    const Index first = unit * kFeatureUnit, count = std::min(kFeatureUnit, groups.count - first);
+    const RowArrays rows = rows_of(layer.weight, layer.out);
+    if (layer.decay) layer.decay->make_good(kernels_, rows, {}, groups.features + first, count);
+    kernels_.feature_update(rows, step.rows, groups, first, count, a.dy.data(), a.ld,
                             collected ? collected->grads.data() : nullptr);
   });
 }

@@ -5,6 +5,7 @@
 // two pieces sees what was trained; and the values there are those of the bfloat16, exactly.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -28,6 +29,8 @@ class NarrowWeight {
       __atomic_store_n(&changed_[static_cast<std::size_t>(rows[i])], 1, __ATOMIC_RELAXED);
     }
   }
+
+  void mark_all_changed() { std::fill_n(changed_.get(), rows_, std::uint8_t{1}); }
 
   // Writes the rows that have moved since the last time to the float32 weight.
   void write_back(float* weight, const KernelTable& kernels, Team& team);

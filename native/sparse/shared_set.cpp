@@ -197,7 +197,11 @@ void SharedSet::update(const RuleStep& step) {
   for_units(team_, units_of(active_.count, kUnitRows), [&](Index unit, int) {
     const Index first = unit * kUnitRows, end = std::min(first + kUnitRows, active_.count);
     for (Index row = first; row < end; row += kActiveBlock) {
-      kernels_.active_update(active_, step, row, std::min(kActiveBlock, end - row));
+      const Index count = std::min(kActiveBlock, end - row);
+      if (net_.decay) {
+        net_.decay->make_good(kernels_, active_.weight, active_.bias, active_.rows + row, count);
+      }
+      kernels_.active_update(active_, step, row, count);
     }
     net_.moved(active_.rows + first, end - first);
   });

@@ -77,8 +77,9 @@ double SingleSets::train_one(const SparseBatch& batch, Index sample, const Spars
   if (!std::isfinite(value)) return value;
   float* dx = seat.layers.back().dy.data();
   std::fill(dx, dx + net_.width, 0.0f);
-  kernels_.row_steps(weight, rows_of(net_.bias, 1), step.rows, seat.rows.data(), count,
-                     seat.grads.data(), x, dx);
+  const RowArrays bias = rows_of(net_.bias, 1);
+  if (net_.decay) net_.decay->make_good(kernels_, weight, bias, seat.rows.data(), count);
+  kernels_.row_steps(weight, bias, step.rows, seat.rows.data(), count, seat.grads.data(), x, dx);
   kernels_.relu_grad(net_.width, x, dx, dx);
   net_.moved(seat.rows.data(), count);
   watch.mark(seat.figures.update_s);
@@ -213,7 +214,9 @@ void SingleSets::backward_sparse(const SparseBatch& batch, Index sample, const R
   x.offsets += sample;
   seat.grouping.group(x, 1, layer.in);
   const FeatureGroups groups = seat.grouping.groups();
-  kernels_.feature_update(rows_of(layer.weight, layer.out), step, groups, 0, groups.count,
+  const RowArrays rows = rows_of(layer.weight, layer.out);
+  if (layer.decay) layer.decay->make_good(kernels_, rows, {}, groups.features, groups.count);
+  kernels_.feature_update(rows, step, groups, 0, groups.count,
                           seat.layers.front().dy.data(), layer.out, nullptr);
   const auto copies = static_cast<Index>(1 + layer.weight.states.size());
   const Index features = x.offsets[1] - x.offsets[0];

@@ -12,6 +12,7 @@
 #include "sparse/lsh_index.h"
 #include "sparse/mixing.h"
 #include "sparse/narrow_weight.h"
+#include "sparse/row_decay.h"
 
 namespace mh {
 
@@ -24,6 +25,7 @@ struct HiddenLayer {
   bool sparse = false;
   Index in = 0, out = 0;
   Parameter weight, bias;
+  RowDecay* decay = nullptr;  // of a sparse one's rows, where the rule lets weights decay
 };
 
 struct SparseNet {
@@ -31,6 +33,7 @@ struct SparseNet {
   Index neurons = 0, width = 0;    // of the output layer
   Parameter weight, bias;          // bias.weight is null where there is none
   NarrowWeight* narrow = nullptr;  // not null: trained in place of the weight
+  RowDecay* decay = nullptr;       // where the rule lets weights decay
   LshIndex* index = nullptr;       // null: the caller names the active neurons
   SamplingSettings sampling{};
   Sharing share = Sharing::kBatch;

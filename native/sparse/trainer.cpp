@@ -33,7 +33,6 @@ void use_huge_pages(const Parameter& p) {
 }
 
 bool follows_rows(const Rule& rule) {
-  if (rule.settings.weight_decay != 0.0) return false;
   return rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kAdagrad ||
          rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kAdamW;
 }
@@ -106,7 +105,7 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   if (!net_.weight.weight) refuse("The trainer has no output layer; call output() first.");
   if (!collect && !follows_rows(rule)) {
     refuse("The rule moves rows that have no gradient; expected sgd without momentum, adagrad, "
-           "adam or adamw, without weight decay.");
+           "adam or adamw.");
   }
   if (collect && share == Sharing::kSample) {
     refuse("Gradients are collected by batches; expected share='batch'.");
@@ -130,6 +129,15 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
     narrow_ = std::make_unique<NarrowWeight>(net_.neurons, net_.width);
     net_.narrow = narrow_.get();
     take_weight();
+  }
+  if (!collect && rule.settings.weight_decay != 0.0) {
+    const auto decaying = [&](Index rows) {
+      decays_.push_back(std::make_unique<RowDecay>(rows, rule.settings.weight_decay));
+      return decays_.back().get();
+    };
+    net_.decay = decaying(net_.neurons);
+    HiddenLayer& first = net_.hidden.front();
+    if (first.sparse) first.decay = decaying(first.in);
   }
   const KernelTable& table = kernels();
   if (share == Sharing::kBatch) {
@@ -214,10 +222,8 @@ SparseBatch SparseTrainer::batch_of(const SparsePiece& p, Index number) const {
 SparseRuleStep SparseTrainer::step_of(double rate, std::int64_t step) const {
   SparseRuleStep at{at_step(*rule_, rate, step, 1.0), {}};
   at.rows = collect_ ? at_step(Rule("sgd", {}), rate, step, 1.0) : at.dense;
-  if (at.rows.kind == RuleKind::kAdamW) {  // without decay it is Adam
-    at.rows.kind = RuleKind::kAdam;
-    at.rows.decay = 0.0f;
-  }
+  if (at.rows.kind == RuleKind::kAdamW) at.rows.kind = RuleKind::kAdam;  // which it is without decay
+  at.rows.decay = 0.0f;  // rows make it good by themselves
   return at;
 }
 
@@ -232,11 +238,26 @@ Index SparseTrainer::train(const SparsePiece& p) {
   return done;
 }
 
+void SparseTrainer::catch_up() {
+  const HiddenLayer& first = net_.hidden.front();
+  if (first.decay) {
+    first.decay->make_all_good(kernels(), rows_of(first.weight, first.out), {}, team_);
+  }
+  if (!net_.decay) return;
+  const RowArrays weight = output_rows(net_, static_cast<std::uint64_t>(figures_.batches));
+  net_.decay->make_all_good(kernels(), weight, rows_of(net_.bias, 1), team_);
+  if (narrow_) {
+    narrow_->mark_all_changed();
+    narrow_->write_back(net_.weight.weight, kernels(), team_);
+  }
+}
+
 Index SparseTrainer::train_batches(const SparsePiece& p) {
   const Index batches = units_of(p.count, p.batch_size);
   for (Index number = 0; number < batches; ++number) {
     const SparseBatch batch = batch_of(p, number);
     const SparseRuleStep step = step_of(p.rates[number], p.first_step + number);
+    for (const auto& decay : decays_) decay->count_step(p.rates[number]);
     const double loss = shared_
                             ? shared_->train(batch, step, collect_ ? collected_ : nullptr, figures_)
                             : single_->train(batch, step, figures_);

@@ -46,6 +46,9 @@ class SparseTrainer {
   // Reads the output layer's weight again, which somebody else has changed.
   void take_weight();
 
+  // Lets all rows decay that have missed some decay, for somebody who looks at the weights.
+  void catch_up();
+
   const SparseNet& net() const { return net_; }
   const Figures& figures() const { return figures_; }
   // Of the last batch: the input layer's rows and the output layer's.
@@ -68,6 +71,7 @@ class SparseTrainer {
   bool collect_ = false;
   CollectedRows collected_[2];
   std::unique_ptr<NarrowWeight> narrow_;
+  std::vector<std::unique_ptr<RowDecay>> decays_;
   std::unique_ptr<SharedSet> shared_;
   std::unique_ptr<SingleSets> single_;
   Figures figures_;

@@ -59,11 +59,14 @@ struct Case {
   SparseLoss loss;
   bool by_index;
   bool narrow = false;
+  double decay = 0.0;
 };
 
 // The weights of all layers after training twice over the data.
 Array train(const Case& c, double* last) {
-  const Rule rule("adam", RuleSettings{});
+  RuleSettings settings;
+  settings.weight_decay = c.decay;
+  const Rule rule("adam", settings);
   Weights weights;
   SparseTrainer trainer(c.batch, c.threads);
   HiddenLayer first, second;
@@ -109,6 +112,7 @@ Array train(const Case& c, double* last) {
     check(done == static_cast<Index>(batches), "all batches of sparse training are done");
     piece.first_step += done;
   }
+  trainer.catch_up();
   *last = losses.back();
   Array all;
   for (const auto& array : weights.arrays) all.insert(all.end(), array->begin(), array->end());
@@ -139,6 +143,8 @@ void test_sparse_trainer() {
     check_threads({20, 1, false, Sharing::kBatch, loss, false});
     check_threads({20, 1, true, Sharing::kBatch, loss, true});
     check_threads({20, 1, true, Sharing::kBatch, loss, true, true});
+    check_threads({20, 1, true, Sharing::kBatch, loss, false, false, 0.1});
+    check_threads({20, 1, true, Sharing::kBatch, loss, false, true, 0.1});
   }
 }
 
@@ -150,6 +156,8 @@ void test_racing_samples() {
       for (const bool narrow : {false, true}) {
         train({25, 3, sparse, Sharing::kSample, SparseLoss::kSoftmax, by_index, narrow}, &last);
         check(std::isfinite(last), "sparse training by racing samples stays finite");
+        train({25, 3, sparse, Sharing::kSample, SparseLoss::kSoftmax, by_index, narrow, 0.1}, &last);
+        check(std::isfinite(last), "and so it does with weights that decay");
       }
     }
   }

@@ -458,6 +458,10 @@ class SparseTrainer:
     def take_weight(self) -> None:
         """Read the output layer's weight again, after a change from outside."""
 
+    def catch_up(self) -> None:
+        """Let rows decay that have missed some decay, all of them; `train` does so for the rows
+        that it touches."""
+
     def train(
         self,
         *,

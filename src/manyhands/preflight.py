@@ -50,7 +50,7 @@ def check_job(
         loss = _try_step(trial, step, batch)
         _check_loss(loss)
         _try_backward(loss)
-    _check_gradients(trial, rule, strategy.sparse_refusal(model, rule))
+    _check_gradients(trial, rule, strategy.sparse_refusal(model, step, rule, batch))
     return batch
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_trained_is_said_before_anything_starts(tmp_path):
     with pytest.raises(ModelError, match=r"sparse gradients and AdamW .*weight decay"):
         trainer(
             tmp_path,
-            model=few_rows(),
+            model=Branching(),
             strategy=mh.Hogwild(workers=1),
             optimizer=mh.optim.AdamW(lr=0.1),
         ).fit(data, epochs=1)
@@ -143,13 +143,31 @@ def test_what_cannot_be_trained_is_said_before_anything_starts(tmp_path):
         trainer(tmp_path, model=few_rows(), loss=nn.CrossEntropyLoss()).fit(data, epochs=1)
     with pytest.raises((ConfigError, mh.errors.DataError), match="1500 outputs"):
         trainer(tmp_path, model=few_rows()).fit((data[0], data[1] + NEURONS), epochs=1)
+    with pytest.raises(ModelError, match=r"weight decay .*fast path.*clipped by their norm"):
+        trainer(
+            tmp_path,
+            model=few_rows(),
+            strategy=mh.Hogwild(workers=1),
+            optimizer=mh.optim.AdamW(lr=0.1, clip_norm=1.0),
+        ).fit(data, epochs=1)
     assert not (tmp_path / "run").exists()
 
 
-def test_rows_that_nobody_touched_have_decayed_when_an_epoch_is_over(tmp_path):
+@pytest.mark.parametrize("ema", [None, mh.EMA(0.001)], ids=["weights", "average"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        mh.Synchronous(workers=1),
+        mh.Hogwild(workers=2),
+        mh.Hogwild(workers=2, wide_weights="bfloat16"),
+    ],
+    ids=["synchronous", "hogwild", "bfloat16"],
+)
+def test_rows_that_nobody_touched_have_decayed_when_an_epoch_is_over(tmp_path, strategy, ema):
     model = few_rows()
     before = model[2].weight.detach().norm(dim=1)
     rule = mh.optim.SGD(lr=0.001, weight_decay=10.0)
-    trainer(tmp_path, model=model, optimizer=rule).fit(wide_labels(64), epochs=5)
+    run = trainer(tmp_path, model=model, optimizer=rule, strategy=strategy, ema=ema)
+    run.fit(wide_labels(320), epochs=2)
     shares = model[2].weight.detach().norm(dim=1) / before
-    torch.testing.assert_close(shares, torch.full_like(shares, 0.99**10), rtol=0.02, atol=0)
+    torch.testing.assert_close(shares, torch.full_like(shares, 0.99**20), rtol=0.02, atol=0)

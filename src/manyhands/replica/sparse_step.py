@@ -22,6 +22,10 @@ class SparseStep:
         self._trainer = trainer
         self._take_rows = take_rows
 
+    def catch_up(self) -> None:
+        """Let rows make good the weight decay that they missed."""
+        self._trainer.catch_up()
+
     def train(self, batches: Any, batch_size: int, rates: Rates, first_step: int) -> Rates:
         if self._take_rows is None:
             inputs, targets = batches

@@ -103,6 +103,13 @@ class FastTrainer:
         self._layer.count_steps(done)
         return losses[: min(done + 1, len(rates))]
 
+    def catch_up(self) -> None:
+        """Apply the weight decay that rows have missed since they were last touched, in every row.
+
+        Before somebody looks at weights that decay; `train` does it for the rows that it touches.
+        """
+        self._native.catch_up()
+
     def figures(self) -> dict[str, float]:
         """Seconds by phase, rows and bytes so far (`kernels.SparseTrainer.figures`)."""
         return self._native.figures()

@@ -38,6 +38,7 @@ from manyhands.replica.board import Board
 from manyhands.replica.layout import likes_channels_last
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared
+from manyhands.replica.steps import StepFunction
 from manyhands.strategies.divergence import Diverged, diverged
 from manyhands.strategies.hogwild_worker import EpochDone, EpochStart, HogwildWorker
 from manyhands.strategies.native_form import counted, fast_path, form_in_words, planned
@@ -89,6 +90,18 @@ class Hogwild(Strategy):
     def check(self, model: nn.Module, rule: Rule) -> None:
         refuse_what_cannot_be_shared(model)
 
+    def sparse_refusal(
+        self, model: nn.Module, step: StepFunction, rule: Rule, batch: Any
+    ) -> str | None:
+        refusal = replace(rule, weight_decay=0.0).sparse_refusal()
+        if refusal is not None or not rule.weight_decay:
+            return refusal
+        path, reason = fast_path(model, step, rule, batch)
+        if path is not None:
+            return None  # rows make decay good later
+        instead = f" (the fast path of LSHLinear, which makes it good, can't: {reason})"
+        return f"{rule.sparse_refusal()}{instead if reason else ''}"
+
     def start(self, job: TrainingJob) -> Session:
         return HogwildSession(
             job,
@@ -108,7 +121,7 @@ class HogwildSession(SharedSession):
     def __init__(
         self, job: TrainingJob, workers: int, *, share_batch: bool, narrow: bool = False
     ) -> None:
-        self._fast_path, reason = fast_path(job)
+        self._fast_path, reason = fast_path(job.model, job.step, job.rule, job.sample)
         if narrow and self._fast_path is None:
             raise ConfigError(
                 "Hogwild: wide_weights='bfloat16' is for the fast path of sparse layers, which "

@@ -28,7 +28,7 @@ from manyhands.sparse.fast_trainer import FastTrainer
 from manyhands.sparse.lsh_linear import LSHLinear
 from manyhands.strategies.divergence import Diverged
 from manyhands.strategies.pieces import PieceRequest, first_batch, part_of, piece_request
-from manyhands.strategies.strategy import TrainingJob
+from manyhands.strategies.strategy import EMA, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class HogwildWorker:
         while True:
             start: EpochStart = channel.recv()
             diverged = self._train(start, board, step)
+            _catch_up(step)  # the driver looks at the weights now
             channel.send(diverged or EpochDone(start.epoch))
 
     def _step(self) -> Step:
@@ -149,15 +150,20 @@ class HogwildWorker:
                 return Diverged(epoch, number + len(losses) - 1, float(losses[-1]))
             done = min((offset + stride) * size, samples) - offset * size
             total += float(losses.mean()) * done
-            self._average(first_step, len(losses))
+            if job.ema is not None:
+                _catch_up(step)
+                self._average(job.ema, first_step, len(losses))
         return total / samples
 
-    def _average(self, first_step: int, steps: int) -> None:
+    def _average(self, ema: EMA, first_step: int, steps: int) -> None:
         # Two workers may average at once and lose a part of one another's contribution: the next
         # average, a step later, makes it good, so no lock is worth its price.
-        ema = self.job.ema
-        if ema is None:
-            return
         averaged = [flat(t) for t in self.weights.averaged.values()]
         weights = [flat(t) for t in self.weights.parameters.values()]
         kernels.average(averaged, weights, ema.decay_over(first_step, steps))
+
+
+def _catch_up(step: Step) -> None:
+    """Rows of the fast path make good the decay that they missed: somebody looks at all of them."""
+    if isinstance(step, SparseStep):
+        step.catch_up()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
 from manyhands import kernels
+from manyhands.optim.rules import Rule
 from manyhands.replica import plan as native_plan
 from manyhands.replica.chain import Unplannable
-from manyhands.replica.steps import LossStep
+from manyhands.replica.steps import LossStep, StepFunction
 from manyhands.sparse.fast_path import FastPath, NoFastPath, describe, is_wide
 from manyhands.strategies.strategy import TrainingJob
 
@@ -21,17 +26,19 @@ def planned(job: TrainingJob) -> tuple[native_plan.PlanDescription | None, str]:
         return None, str(reason)
 
 
-def fast_path(job: TrainingJob) -> tuple[FastPath | None, str]:
-    """The fast path of a job whose net has a wide sparse layer, or None with the reason.
+def fast_path(
+    model: nn.Module, step: StepFunction, rule: Rule, sample: Any
+) -> tuple[FastPath | None, str]:
+    """The fast path of a net with a wide sparse layer, or None with the reason.
 
     The reason is empty where there is no such layer.
     """
-    if not is_wide(job.model):
+    if not is_wide(model):
         return None, ""
-    if not isinstance(job.step, LossStep):
+    if not isinstance(step, LossStep):
         return None, "a step of the user's own"
     try:
-        return describe(job.model, job.step.loss, job.rule, job.sample), ""
+        return describe(model, step.loss, rule, sample), ""
     except NoFastPath as reason:
         return None, str(reason)
 

@@ -234,9 +234,11 @@ class Strategy(ABC):
     def check(self, model: nn.Module, rule: Rule) -> None:
         """Raise ModelError for what this strategy can't train, before anything starts."""
 
-    def sparse_refusal(self, model: nn.Module, rule: Rule) -> str | None:
+    def sparse_refusal(
+        self, model: nn.Module, step: StepFunction, rule: Rule, batch: Any
+    ) -> str | None:
         """Why this strategy can't follow sparse gradients with this rule, or None if it can."""
-        del model
+        del model, step, batch
         return rule.sparse_refusal()
 
     @abstractmethod

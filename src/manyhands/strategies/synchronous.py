@@ -20,6 +20,7 @@ from manyhands.data.prefetch import Prefetcher, Request
 from manyhands.errors import ConfigError, ModelError, WorkerError, in_a_sentence
 from manyhands.optim.rules import Adam, Rule
 from manyhands.replica.shared_weights import refuse_lazy, trainable
+from manyhands.replica.steps import StepFunction
 from manyhands.sparse import LSHLinear, RowOptimizer, has_sparse_layers
 from manyhands.strategies.divergence import diverged
 from manyhands.strategies.lockstep import BatchRequest, EpochAccount, batch_requests
@@ -62,7 +63,10 @@ class Synchronous(Strategy):
             if not has_sparse_layers(model):
                 _refuse_sparse(model, rule)
 
-    def sparse_refusal(self, model: nn.Module, rule: Rule) -> str | None:
+    def sparse_refusal(
+        self, model: nn.Module, step: StepFunction, rule: Rule, batch: Any
+    ) -> str | None:
+        del step, batch
         if self.workers == 1 and has_sparse_layers(model):
             return replace(rule, weight_decay=0.0).sparse_refusal()  # decay is made good later
         return rule.sparse_refusal()
@@ -137,8 +141,7 @@ class SingleSession(Session):
                     raise diverged(epoch, request.batch, step, loss, request.indices.tolist())
                 self._average(step)
                 account.count(len(request.indices), loss, rate)
-        if isinstance(self._optimizer, RowOptimizer):
-            self._optimizer.catch_up()
+        self._catch_up()
         return account.summary(rate)
 
     def _train(self, batch: Any, rate: float) -> float:
@@ -155,10 +158,16 @@ class SingleSession(Session):
             self._optimizer.step()
         return value
 
+    def _catch_up(self) -> None:
+        """Somebody looks at all weights now: sparse rows make good the decay that they missed."""
+        if isinstance(self._optimizer, RowOptimizer):
+            self._optimizer.catch_up()
+
     def _average(self, step: int) -> None:
         ema = self._job.ema
         if ema is None or (step + 1) % ema.every:
             return
+        self._catch_up()
         weight = 1 - ema.decay_over(step, ema.every)
         for name, average in self._averaged.items():
             average.lerp_(self._parameters[name].detach(), weight)

@@ -479,4 +479,4 @@ def test_rules_that_move_untouched_rows_are_refused() -> None:
     trainer.hidden(p["w0"], p["b0"], [], [], sparse=True)
     trainer.output(p["w"], p["b"], [], [])
     with pytest.raises(ValueError, match="moves rows that have no gradient"):
-        trainer.finish(kernels.Rule("sgd", weight_decay=0.1), share="batch", loss="softmax")
+        trainer.finish(kernels.Rule("sgd", momentum=0.1), share="batch", loss="softmax")

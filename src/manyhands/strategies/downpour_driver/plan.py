@@ -172,7 +172,7 @@ class DownpourPlan:
 
 def _fast_path(job: TrainingJob, strategy: Downpour) -> tuple[FastPath | None, str]:
     """The fast path of a net with a wide sparse layer, where it gives what is to be pushed."""
-    path, reason = fast_path(job)
+    path, reason = fast_path(job.model, job.step, job.rule, job.sample)
     if path is None or strategy.push == "weights" or strategy.outer is not None:
         return path, reason
     if "factors" in (strategy.forms or {}).values():
