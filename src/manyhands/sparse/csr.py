@@ -142,11 +142,13 @@ class CSR:
 
     def __getitem__(self, rows: Any) -> CSR:
         """Rows by slice, by number, or by a list, array or tensor of numbers (or a mask)."""
+        if isinstance(rows, torch.Tensor) and not rows.dim():
+            rows = rows.item()
         if isinstance(rows, slice):
             start, stop, stride = rows.indices(len(self))
             if stride == 1:
                 return self._between(start, max(start, stop))
-            return self.take(torch.arange(start, stop, stride) if stop > start else [])
+            return self.take(list(range(start, stop, stride)))
         if isinstance(rows, (int, np.integer)):
             row = int(rows) + (len(self) if rows < 0 else 0)
             if not 0 <= row < len(self):
@@ -156,10 +158,7 @@ class CSR:
 
     def take(self, indices: Any) -> CSR:
         """These rows, in this order, copied."""
-        numbers = torch.as_tensor(indices)
-        if numbers.dtype == torch.bool:
-            numbers = numbers.nonzero()[:, 0]
-        numbers = numbers.to(torch.int64)
+        numbers = self._row_numbers(indices)
         starts = self.offsets.index_select(0, numbers)
         counts = self.offsets.index_select(0, numbers + 1) - starts
         offsets = _offsets_of(counts)
@@ -168,6 +167,23 @@ class CSR:
         )
         values = None if self.values is None else self.values.index_select(0, entries)
         return CSR.unchecked(offsets, self.columns.index_select(0, entries), values, self.width)
+
+    def _row_numbers(self, indices: Any) -> torch.Tensor:
+        try:
+            numbers = torch.as_tensor(indices if len(indices) else np.empty(0, np.int64))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise _no_rows(f"{type(indices).__name__}") from error
+        if isinstance(indices, tuple) or numbers.dim() != 1 or numbers.is_floating_point():
+            raise _no_rows(f"{type(indices).__name__} of shape {list(numbers.shape)}")
+        if numbers.dtype == torch.bool:
+            if len(numbers) != len(self):
+                raise IndexError(f"a mask of {len(numbers)} for a CSR with {len(self)} rows")
+            return numbers.nonzero()[:, 0]
+        numbers = numbers.to(torch.int64)
+        beyond = numbers[(numbers < -len(self)) | (numbers >= len(self))]
+        if len(beyond):
+            raise IndexError(f"row {int(beyond[0])} of a CSR with {len(self)} rows")
+        return torch.where(numbers < 0, numbers + len(self), numbers)
 
     def to_dense(self) -> torch.Tensor:
         """The matrix with all its zeros; entries of the same place add up."""
@@ -242,6 +258,10 @@ class CSR:
             )
 
 
+def _no_rows(seen: str) -> IndexError:
+    return IndexError(f"a CSR is asked for {seen}; expected rows: a slice, numbers, or a mask")
+
+
 def _line(values: Any, dtype: torch.dtype, name: str) -> torch.Tensor:
     """One dimension of numbers in the width that kernels read; the same memory where it fits."""
     try:
@@ -257,7 +277,7 @@ def _line(values: Any, dtype: torch.dtype, name: str) -> torch.Tensor:
             f"of {'whole ' if whole else ''}numbers."
         )
     if whole and dtype != tensor.dtype and len(tensor) and tensor.dtype == torch.int64:
-        largest = int(tensor.abs().max())
+        largest = max(int(tensor.max()), -int(tensor.min()))
         if largest > _LARGEST_WIDTH:
             raise DataError(f"CSR: {name} has {largest}; expected at most {_LARGEST_WIDTH}.")
     return tensor.to(dtype).contiguous()

@@ -93,11 +93,15 @@ def test_whatever_has_tocsr_is_taken():
         slice(3, 1),
         slice(-2, None),
         slice(0, 4, 2),
+        slice(None, None, -1),
+        slice(3, 0, -2),
         -1,
         2,
         [3, 0, 0],
         np.array([1, 2]),
         torch.tensor([3]),
+        torch.tensor(2),
+        [-1, 0, -4],
         [True, False, False, True],
     ],
     ids=str,
@@ -105,9 +109,23 @@ def test_whatever_has_tocsr_is_taken():
 def test_rows_are_taken_as_from_a_matrix(which):
     part = rows()[which]
     number = which if isinstance(which, slice) else np.atleast_1d(np.asarray(which))
-    torch.testing.assert_close(part.to_dense(), torch.from_numpy(DENSE.numpy()[number]))
+    torch.testing.assert_close(part.to_dense(), torch.from_numpy(DENSE.numpy()[number].copy()))
     assert int(part.offsets[0]) == 0
     assert int(part.offsets[-1]) == part.nnz
+
+
+@pytest.mark.parametrize(
+    "which",
+    [4, [4], [0, -5], 1.5, [1.5], torch.tensor(1.5), (0, 1), [[0]], "a", None, [True, False]],
+    ids=str,
+)
+def test_what_names_no_rows_is_refused(which):
+    with pytest.raises(IndexError, match="CSR"):
+        rows()[which]
+
+
+def test_no_rows_may_be_asked_for():
+    assert rows()[[]].shape == (0, 4)
 
 
 def test_a_slice_shares_memory():
