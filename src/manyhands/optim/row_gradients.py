@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,3 +22,8 @@ def in_order(gradient: torch.Tensor) -> torch.Tensor:
         if bool((rows[1:] > rows[:-1]).all()):
             return gradient._coalesced_(True)
     return gradient.coalesce()
+
+
+def in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A matrix with the same rows, also where there are none; a bias has rows of one number."""
+    return tensor.view(len(tensor), math.prod(tensor.shape[1:]))

@@ -20,7 +20,7 @@ from manyhands import kernels
 from manyhands.errors import ModelError
 from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
-from manyhands.optim.row_gradients import in_order
+from manyhands.optim.row_gradients import in_order, in_rows
 from manyhands.optim.rules import SGD, Rule
 from manyhands.replica.shared_weights import States, trainable
 
@@ -178,10 +178,10 @@ class AutogradStep:
             rate,
             step,
             scale,
-            _in_rows(parameter.data),
+            in_rows(parameter.data),
             rows,
-            _in_rows(values),
-            [_in_rows(state) for state in states],
+            in_rows(values),
+            [in_rows(state) for state in states],
         )
 
 
@@ -206,11 +206,6 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
     return flat(gradient if gradient.layout == torch.strided else gradient.values())
-
-
-def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """A matrix with the same rows; a bias has rows of one number."""
-    return tensor if tensor.dim() == 2 else tensor.view(len(tensor), -1)
 
 
 def _like(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from manyhands import kernels
 from manyhands.errors import ConfigError, ModelError
 from manyhands.optim.clipping import clipping
 from manyhands.optim.native import native_rule
-from manyhands.optim.row_gradients import in_order
+from manyhands.optim.row_gradients import in_order, in_rows
 from manyhands.optim.rules import Outer, Rule
 
 
@@ -131,16 +131,15 @@ class RowOptimizer(torch.optim.Optimizer):
                 f"them: {refusal}. Use a rule without it."
             )
         rows = gradient._indices()[0].contiguous()
-        height = len(parameter)
         kernels.update_rows(
             self._native_on_rows,
             lr,
             step,
             scale,
-            parameter.data.view(height, -1),
+            in_rows(parameter.data),
             rows,
-            gradient._values().contiguous().view(len(rows), -1),
-            [state.view(height, -1) for state in states],
+            in_rows(gradient._values().contiguous()),
+            [in_rows(state) for state in states],
             self._shares_kept(parameter, rows, lr),
         )
 

@@ -167,6 +167,17 @@ def test_a_scheduler_and_a_closure():
     torch.testing.assert_close(net.state_dict(), before)
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_a_batch_that_touches_no_row_moves_none(rule):
+    net = Plain()
+    before = copy.deepcopy(net.state_dict())
+    for parameter in net.parameters():
+        nothing = torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, *parameter.shape[1:])
+        parameter.grad = torch.sparse_coo_tensor(*nothing, parameter.shape, check_invariants=True)
+    RowOptimizer(net.parameters(), rule).step()
+    torch.testing.assert_close(net.state_dict(), before)
+
+
 def test_mistakes_are_named():
     net = Net()
     with pytest.raises(ConfigError, match="rule is 'adam'"):
