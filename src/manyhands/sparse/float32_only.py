@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -34,6 +35,6 @@ class Float32Only:
 
 def whole_number(name: str, value: Any, *, least: int = 1) -> int:
     """The value, if it is a whole number of at least `least`; ConfigError if not."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}.")
-    return value
+    return int(value)

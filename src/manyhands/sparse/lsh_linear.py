@@ -76,8 +76,8 @@ class LSHLinear(Float32Only, nn.Module):
         threads: int | None = None,
     ) -> None:
         super().__init__()
-        self.in_features = whole_number("LSHLinear: in_features", in_features)
-        self.out_features = whole_number("LSHLinear: out_features", out_features)
+        self.in_features = in_features = whole_number("LSHLinear: in_features", in_features)
+        self.out_features = out_features = whole_number("LSHLinear: out_features", out_features)
         self.family = _chosen("family", family, _usual_family(out_features), HashFamily)
         self.refresh = _chosen("refresh", refresh, Refresh(), Refresh)
         self.share = _one_of("share", share, ("batch", "sample"))
@@ -192,9 +192,15 @@ class LSHLinear(Float32Only, nn.Module):
         """So many batches were trained on elsewhere: a refresh of the tables starts when due."""
         self._neurons.count_steps(steps, self.weight)
 
-    def rows_changed(self, rows: torch.Tensor) -> None:
-        """These neurons' weights were changed from outside: the next refresh hashes them again."""
-        self._neurons.mark(rows)
+    def rows_changed(self, rows: Any) -> None:
+        """These neurons' weights were changed from outside: the next refresh hashes them again.
+
+        Their numbers, or a mask of all neurons.
+        """
+        numbers = torch.as_tensor(rows)
+        if numbers.dtype == torch.bool:
+            numbers = numbers.nonzero()
+        self._neurons.mark(numbers.to(torch.int64).reshape(-1).contiguous())
 
     def forget_tables(self) -> None:
         """All weights were changed from outside: the tables are built anew at the next use."""
@@ -226,7 +232,23 @@ class LSHLinear(Float32Only, nn.Module):
                 f"LSHLinear: the input has shape {list(x.shape)}; expected "
                 f"[batch, {self.in_features}]."
             )
+        self._check_weight()
         return x
+
+    def _check_weight(self) -> None:
+        """Somebody may have put another weight in the place of the layer's own."""
+        weight, shape = self.weight, (self.out_features, self.in_features)
+        apart = self.in_features > 1 and weight.stride()[-1:] != (1,)
+        if tuple(weight.shape) != shape or apart:
+            raise ModelError(
+                f"LSHLinear: the weight has shape {list(weight.shape)} and strides "
+                f"{list(weight.stride())}; expected {list(shape)} with rows in contiguous memory."
+            )
+        if self.training and self.hashes and weight.grad_fn is not None:
+            raise ModelError(
+                "LSHLinear: the weight is computed from others (weight_norm, a parametrization), "
+                "which can't take its sparse gradient: expected an nn.Parameter."
+            )
 
     def _index_settings(self) -> dict[str, Any]:
         return {

@@ -17,10 +17,12 @@ from manyhands.errors import ModelError
 
 _OVER_ALL_OUTPUTS = frozenset(
     {
+        "binary_cross_entropy",
         "binary_cross_entropy_with_logits",
         "cross_entropy",
         "cross_entropy_loss",
         "gumbel_softmax",
+        "kl_div",
         "log_softmax",
         "logsumexp",
         "multi_margin_loss",

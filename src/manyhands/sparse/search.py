@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -23,7 +24,8 @@ _CANDIDATES_PER_RESULT = 20
 
 def check_k(layer: LSHLinear, k: int) -> None:
     """ConfigError unless there are `k` outputs to give."""
-    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= layer.out_features:
+    whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+    if not whole or not 1 <= k <= layer.out_features:
         raise ConfigError(
             f"LSHLinear: k is {k!r}; expected a whole number from 1 to the number of outputs, "
             f"{layer.out_features}."

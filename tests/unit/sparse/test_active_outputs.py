@@ -75,6 +75,8 @@ def test_every_way_to_use_it_is_that_of_a_tensor():
         lambda outputs: outputs.log_softmax(1),
         lambda outputs: outputs.softmax(1),
         lambda outputs: torch.logsumexp(outputs, 1),
+        lambda outputs: nn.BCELoss()(outputs.sigmoid(), torch.zeros(4, NEURONS)),
+        lambda outputs: F.kl_div(outputs, torch.zeros(4, NEURONS)),
     ],
 )
 def test_a_softmax_over_outputs_that_were_not_computed_is_refused(use):

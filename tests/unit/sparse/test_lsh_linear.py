@@ -5,6 +5,7 @@ import pickle
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -398,6 +399,48 @@ def test_wrong_settings_are_named(settings, message):
         layer(**settings)
     with pytest.raises(ConfigError, match=r"out_features is 2\.5"):
         LSHLinear(16, 2.5)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    ours = LSHLinear(np.int64(16), np.int64(NEURONS))
+    assert type(ours.out_features) is int
+    assert ours.topk(torch.randn(2, 16), np.int32(3))[1].shape == (2, 3)
+
+
+@pytest.mark.parametrize("share", ["batch", "sample"])
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.randn(NEURONS + 1, 16), rf"shape \[{NEURONS + 1}, 16\]"),
+        (torch.randn(16, NEURONS).T, "contiguous memory"),
+    ],
+    ids=["shape", "transposed"],
+)
+def test_a_weight_that_does_not_fit_is_named(weight, message, share):
+    ours = layer(share=share)
+    ours.weight = nn.Parameter(weight)
+    for training in (True, False):
+        with pytest.raises(ModelError, match=message):
+            ours.train(training)(torch.randn(3, 16))
+
+
+def test_a_weight_that_is_computed_is_refused_while_training():
+    ours = nn.utils.parametrizations.weight_norm(layer())
+    with pytest.raises(ModelError, match=r"weight_norm.*expected an nn.Parameter"):
+        ours(torch.randn(3, 16))
+    assert ours.eval()(torch.randn(3, 16)).shape == (3, NEURONS)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[3, 5], np.array([3, 5]), torch.arange(NEURONS) % 700 == 3],
+    ids=["list", "array", "mask"],
+)
+def test_changed_rows_are_named_in_any_form(rows):
+    ours = layer()
+    index = ours.index
+    ours.rows_changed(rows)
+    assert index.changed == 2
 
 
 def test_k_beyond_the_outputs_is_named():
