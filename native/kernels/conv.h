@@ -118,13 +118,12 @@ inline void conv_weight_grad(const ConvShape& s, const Images& staged, const Ima
   });
 }
 
-inline void conv_bias_grad(const ConvShape& s, const Images& dy, float* grad) {
-  const Index row = s.vectors * kLanes;
-  for (Index o = 0; o < s.out_channels; ++o) {
+inline void conv_bias_grad(Index channels, Index plane, const Images& dy, float* grad) {
+  for (Index o = 0; o < channels; ++o) {
     Vec total = zero();
     for (Index image = 0; image < dy.count; ++image) {
-      const float* d = dy.data + image * dy.stride + o * row;
-      for (Index v = 0; v < s.vectors; ++v) total = total + load(d + v * kLanes);
+      const float* d = dy.data + image * dy.stride + o * plane;
+      for (Index i = 0; i < plane; i += kLanes) total = total + load_upto(d + i, plane - i);
     }
     grad[o] += sum(total);
   }

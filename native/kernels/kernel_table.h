@@ -98,6 +98,26 @@ struct Windows {
   Index out_height, out_width, row;  // row: floats per matrix row, >= out_height * out_width
 };
 
+// A convolution with 3 x 3 taps and stride 1, in tiles of 4 x 4 outputs (winograd.h).
+struct Winograd {
+  Index in_channels, out_channels;  // at least a vector each
+  Index height, width, above, left;  // of the image, and its padding
+  Index out_height, out_width;
+  Index tiles_down, tiles_across;
+};
+
+// Floats of its matrices, for vectors of any width. Rows and matrices are an odd number of cache
+// lines apart: else they would share a few places of the cache.
+constexpr Index odd_lines(Index floats) { return ((floats + 15) / 16 | 1) * 16; }
+constexpr Index winograd_row(Index channels) { return odd_lines((channels + 31) / 32 * 32); }
+constexpr Index winograd_slab(Index rows, Index channels) {
+  return odd_lines(rows * winograd_row(channels));
+}
+constexpr Index winograd_weight_slab(Index in, Index out) {
+  return odd_lines(in * ((out + 31) / 32 * 32));
+}
+constexpr Index winograd_strip(Index tiles_across) { return (24 * tiles_across + 28) * 16; }
+
 struct Pool {
   Index planes, height, width, out_height, out_width;
   Index kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x;
@@ -150,7 +170,7 @@ struct KernelTable {
                        const float* bias, float* y, bool relu);
   // dy in vectors: [image][channel][vectors * lanes], lanes without a pixel zero. Adds to grad.
   void (*conv_weight_grad)(const ConvShape& s, const Images& staged, const Images& dy, float* grad);
-  void (*conv_bias_grad)(const ConvShape& s, const Images& dy, float* grad);
+  void (*conv_bias_grad)(Index channels, Index plane, const Images& dy, float* grad);
   // tap_weights: [area][out][in]. Adds to the staged gradient.
   void (*conv_input_grad)(const ConvShape& s, const float* dy, const float* tap_weights,
                           float* staged_grad);
@@ -159,6 +179,15 @@ struct KernelTable {
   void (*unpad)(const Padding& p, const float* padded, float* x);
   void (*gather_windows)(const Windows& w, const float* x, float* matrix);
   void (*scatter_windows)(const Windows& w, const float* matrix, float* x);
+
+  // --- convolutions by tiles (winograd.h); images have slack
+  void (*winograd_weights)(const Winograd& s, const float* weight, Index out_step, Index in_step,
+                           bool backwards, float* mapped);
+  void (*winograd_forward)(const Winograd& s, const Images& x, const float* weights,
+                           const float* bias, bool relu, float* scratch, const Images& y);
+  void (*winograd_weight_grad)(const Winograd& s, const Images& x, const Images& dy, bool add,
+                               float* scratch, float* sums);
+  void (*winograd_gradient)(const Winograd& s, const float* sums, float* grad);
 
   // --- pooling (pool.h); all images have slack. `chosen` is 0 to 3, reading order.
   void (*max_pool_2x2)(const Pool& p, const float* x, float* y, std::uint8_t* chosen, bool relu);

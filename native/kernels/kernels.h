@@ -16,6 +16,7 @@
 #include "sparse/hash_kernels.h"
 #include "sparse/single_rows.h"
 #include "kernels/update.h"
+#include "kernels/winograd.h"
 #include "wire/codec_kernels.h"
 
 namespace mh::MH_ISA {
@@ -59,6 +60,10 @@ constexpr KernelTable make_table(const char* name) {
   table.unpad = &unpad;
   table.gather_windows = &gather_windows;
   table.scatter_windows = &scatter_windows;
+  table.winograd_weights = &winograd_weights;
+  table.winograd_forward = &winograd_forward;
+  table.winograd_weight_grad = &winograd_weight_grad;
+  table.winograd_gradient = &winograd_gradient;
   table.max_pool_2x2 = &max_pool_2x2;
   table.max_pool_2x2_grad = &max_pool_2x2_grad;
   table.lay_block = &lay_block;

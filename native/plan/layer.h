@@ -69,6 +69,7 @@ class Layer {
   virtual void begin_batch() {}
   virtual void forward(const Samples& s) = 0;
   virtual void backward(const Samples& s) = 0;
+  virtual void end_batch() {}  // after the last samples' backward pass
 
   // Where the factors of the next batch go. For layers with a factored weight.
   virtual void take_factors(const FactorRows&) {}
@@ -77,6 +78,8 @@ class Layer {
   virtual bool keeps_input() const { return false; }   // backward reads x
   virtual bool keeps_output() const { return false; }  // backward reads y
   virtual Index scratch_floats() const { return 0; }   // per sample, touched in a pass
+  // Samples that it wants at once at least, of batches as large as given.
+  virtual Index least_group(Index) const { return 4; }
   // Takes over a ReLU that follows, if it can.
   virtual bool absorb_relu() { return false; }
   // Gives a ReLU that it took over back to a max pooling that follows: the larger of two

@@ -36,6 +36,17 @@ bool ConvLayer::absorb_relu() { return relu_ ? false : (relu_ = true); }
 
 bool ConvLayer::release_relu() { return std::exchange(relu_, false); }
 
+bool ConvLayer::tiles_pay(Index max_batch) const {
+  constexpr Pair one{1, 1}, three{3, 3};
+  return geometry_.kernel == three && geometry_.stride == one && geometry_.dilation == one &&
+         TiledConv::pays(in, out, geometry_.padding, max_batch);
+}
+
+// With fewer than 4 a plain weight gradient spends its time on summing up lanes.
+Index ConvLayer::least_group(Index max_batch) const {
+  return tiles_pay(max_batch) ? TiledConv::least_group(out) : 4;
+}
+
 bool ConvLayer::reads_directly(Index lanes) const {
   const Index direct = out.height * round_up(out.width, lanes);
   const Index packed = round_up(out.height * out.width, lanes);
@@ -91,6 +102,15 @@ Index ConvLayer::scratch_floats() const {
 
 void ConvLayer::allocate(const Setup& setup) {
   Layer::allocate(setup);
+  if (tiles_pay(setup.max_batch)) {
+    tiled_ = std::make_unique<TiledConv>(in, out, geometry_.padding, parameters[0].trained, setup);
+  } else {
+    allocate_plain(setup);
+  }
+  for (Parameter& p : parameters) p.grad = Buffer(p.size);
+}
+
+void ConvLayer::allocate_plain(const Setup& setup) {
   const Index lanes = kernels->lanes;
   padding_ = {in.channels,
               in.height,
@@ -123,7 +143,6 @@ void ConvLayer::allocate(const Setup& setup) {
     if (matrix_) matrix_grad_ = Buffer(matrix_stride_);
     tap_weights_ = Buffer(parameters[0].size);
   }
-  for (Parameter& p : parameters) p.grad = Buffer(p.size);
 }
 
 // The weights are read once for the whole batch while other processes may change them: the layer's
@@ -156,6 +175,7 @@ const float* ConvLayer::stage(const float* x, Index slot) {
 
 void ConvLayer::forward(const Samples& s) {
   const float* bias = parameters.size() > 1 ? parameters[1].weight : nullptr;
+  if (tiled_) return tiled_->forward(s, parameters[0].weight, bias, relu_);
   for (Index i = 0; i < s.count; ++i) {
     const float* staged = stage(s.x + i * s.ldx, 0);
     kernels->conv_forward(shape_, staged, parameters[0].weight, bias, s.y + i * s.ldy, relu_);
@@ -201,12 +221,23 @@ void ConvLayer::backward(const Samples& s) {
       kernels->relu_grad(out.size(), s.y + i * s.ldy, dy, dy);
     }
   }
+  if (parameters.size() > 1 && parameters[1].trained) {
+    kernels->conv_bias_grad(out.channels, out.height * out.width, {s.count, s.dy, s.lddy},
+                            parameters[1].grad.data());
+  }
+  if (!tiled_) return backward_plain(s);
+  if (parameters[0].trained) tiled_->weight_grad(s);
+  if (s.dx) tiled_->input_grad(s, parameters[0].weight);
+}
+
+void ConvLayer::end_batch() {
+  if (tiled_ && parameters[0].trained) tiled_->write_grad(parameters[0].grad.data());
+}
+
+void ConvLayer::backward_plain(const Samples& s) {
   const Images dy = spread_all(s);
   if (parameters[0].trained) {
     kernels->conv_weight_grad(shape_, stage_all(s), dy, parameters[0].grad.data());
-  }
-  if (parameters.size() > 1 && parameters[1].trained) {
-    kernels->conv_bias_grad(shape_, dy, parameters[1].grad.data());
   }
   if (!s.dx) return;
   for (Index i = 0; i < s.count; ++i) input_grad(dy.data + i * dy.stride, s.dx + i * s.lddx);

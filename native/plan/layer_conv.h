@@ -4,16 +4,17 @@
 //
 //   direct    the image itself, or a copy with a border of zeros
 //   matrix    its windows laid out one tap per row, when the kernels can't read it directly
+//
+// Where tiles pay, they do it all instead (tiled_conv.h).
 #pragma once
 
-#include <array>
+#include <memory>
 #include <vector>
 
 #include "plan/layer.h"
+#include "plan/tiled_conv.h"
 
 namespace mh {
-
-using Pair = std::array<Index, 2>;  // vertical, horizontal
 
 struct ConvGeometry {
   Pair kernel, stride, padding, dilation;
@@ -29,26 +30,32 @@ class ConvLayer : public Layer {
   void begin_batch() override;
   void forward(const Samples& s) override;
   void backward(const Samples& s) override;
+  void end_batch() override;
   bool keeps_input() const override { return parameters[0].trained; }
   bool keeps_output() const override { return relu_; }
   Index scratch_floats() const override;
+  Index least_group(Index max_batch) const override;
   bool absorb_relu() override;
   bool release_relu() override;
 
  private:
   Index area() const { return geometry_.kernel[0] * geometry_.kernel[1]; }
   bool padded() const { return geometry_.padding[0] || geometry_.padding[1]; }
+  bool tiles_pay(Index max_batch) const;
   bool reads_directly(Index lanes) const;
   void lay_out_directly(Index lanes);
   void lay_out_as_matrix(Index lanes);
+  void allocate_plain(const Setup& setup);
   // The image as the kernels read it, in the slot's buffers unless it can stay where it is.
   const float* stage(const float* x, Index slot);
   Images stage_all(const Samples& s);
   Images spread_all(const Samples& s);
+  void backward_plain(const Samples& s);
   void input_grad(const float* dy, float* dx);
 
   const ConvGeometry geometry_;
   bool relu_ = false;
+  std::unique_ptr<TiledConv> tiled_;
   bool matrix_ = false;
   bool spread_ = false;  // dy has rows that don't fill whole vectors
   std::vector<PixelVector> pixels_;

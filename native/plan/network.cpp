@@ -38,16 +38,16 @@ void Network::find_extent() {
 }
 
 // As many samples as keep the front's values, gradients and scratch in half of a common
-// second-level cache; more than 8 gain nothing, and with fewer than 4 a convolution's weight
-// gradient spends its time on summing up lanes.
+// second-level cache; more than 8 gain nothing.
 Index Network::choose_group(Index max_batch) const {
-  constexpr Index kCacheFloats = 512 * 1024 / sizeof(float), kLeast = 4, kMost = 8;
-  Index per_sample = 1;
+  constexpr Index kCacheFloats = 512 * 1024 / sizeof(float), kMost = 8;
+  Index per_sample = 1, least = 1;
   for (std::size_t i = 0; i < tail_; ++i) {
     const Layer& layer = *layers_[i];
     per_sample += layer.in.size() + 2 * layer.out.size() + layer.scratch_floats();
+    least = std::max(least, layer.least_group(max_batch));
   }
-  return std::min(std::clamp(kCacheFloats / per_sample, kLeast, kMost), max_batch);
+  return std::min({std::max(kCacheFloats / per_sample, least), kMost, max_batch});
 }
 
 // An ld that is no large power of two: such rows would share a few places of the cache.
@@ -142,6 +142,7 @@ void Network::backward(Index count, const RuleStep* step) {
     const Index n = std::min(group_, count - first);
     for (std::size_t i = tail_; i-- > lowest_;) backward_layer(i, first, n, step);
   }
+  for (std::size_t i = lowest_; i < tail_; ++i) layers_[i]->end_batch();
 }
 
 }  // namespace mh

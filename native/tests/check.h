@@ -70,5 +70,6 @@ void test_shared_values(const KernelTable& table);
 void test_racing_samples();
 void test_sparse_trainer();
 void test_two_threads(bool share_weights);
+void test_winograd(const KernelTable& table);
 
 }  // namespace mh::test

@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
       mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
       mh::test::test_plans(*table);
+      mh::test::test_winograd(*table);
       mh::test::test_sparse_trainer();
       mh::test::test_lsh();
     }
