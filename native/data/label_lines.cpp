@@ -12,6 +12,8 @@ namespace mh {
 namespace {
 
 constexpr std::size_t kQuoted = 40;  // bytes of a faulty word that are shown
+constexpr char kCarriageReturn[] =
+    "a carriage return stands in its middle: end lines with line feeds (tr '\\r' '\\n')";
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
 
@@ -61,10 +63,14 @@ class Parser {
 
   void line(const char* at, const char* end, std::int64_t number) {
     ++result_.lines;
+    while (at != end && is_space(*at)) ++at;
+    while (at != end && is_space(end[-1])) --end;
+    if (std::memchr(at, '\r', static_cast<std::size_t>(end - at)) != nullptr) {
+      return note(result_.faults, result_.first_faults, number, kCarriageReturn);
+    }
     const char* stop = comment_start(at, end);
     const bool comment = stop != end;
     end = stop;
-    while (at != end && is_space(*at)) ++at;
     while (at != end && is_space(end[-1])) --end;
     if (at == end) {
       result_.blank += comment ? 0 : 1;

@@ -87,6 +87,8 @@ def extreme(
         )
     if bad_lines not in ("raise", "skip"):
         raise ConfigError(f"bad_lines is {bad_lines!r}: expected 'raise' or 'skip'.")
+    if not isinstance(path, (str, PathLike)) or "\0" in str(path):
+        raise ConfigError(f"path is {path!r:.80}: expected the path of a file.")
     return _Reader(Path(path), header, widths, skip=bad_lines == "skip").read()
 
 

@@ -106,6 +106,8 @@ REASONS = [
     (b"1 3:-Inf", "the value '-Inf' of feature 3 is not finite"),
     (b"1 3:1e39", "the value '1e39' of feature 3 is too large for a float"),
     (b"1 3:3e38 3:3e38", "the values of feature 3 add up to more than a float holds"),
+    (b"0:1\r1:2", "a carriage return stands in its middle"),
+    (b"# a comment\r1 3:1\r2 3:1", "a carriage return stands in its middle"),
     (b"\x00\x01\xfe", r"label '\\x00\\x01\\xfe' is not a whole number"),
     (b"1 2:\xc3\xa9", r"the value '\\xc3\\xa9' of feature 2 is not a number"),
 ]
@@ -319,8 +321,16 @@ def test_the_source_moves_between_processes_with_its_report(write: Any) -> None:
         ({"first_feature": 2}, "first_feature is 2"),
         ({"first_label": -1}, "first_label is -1"),
         ({"bad_lines": "ignore"}, "bad_lines is 'ignore'"),
+        ({"path": None}, "path is None"),
+        ({"path": "a\0b"}, "path is 'a"),
     ],
 )
 def test_wrong_arguments(write: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        mh.data.extreme(write(GOOD), **arguments)
+        mh.data.extreme(**({"path": write(GOOD)} | arguments))
+
+
+def test_lines_that_end_as_on_old_macs_are_not_taken_for_one(write: Any) -> None:
+    path = write(b"0:1 1:1\r1:2\r0:3\r")
+    with pytest.raises(DataError, match=r"line 1: a carriage return .*line feeds"):
+        mh.data.extreme(path, labels=9, bad_lines="skip")
