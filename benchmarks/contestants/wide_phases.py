@@ -12,8 +12,9 @@ import torch
 import manyhands as mh
 from benchmarks.contestants.wide_course import HIDDEN, WideCourse, WideSet, batches
 from benchmarks.harness.machine import cores
+from manyhands.replica.shared_weights import share
 from manyhands.sparse.fast_path import describe
-from manyhands.sparse.fast_trainer import FastTrainer
+from manyhands.sparse.fast_trainer import FastTrainer, row_matrices
 
 PIECE = 8  # batches in a native call
 # What a person calls the phases, and the timers that they consist of.
@@ -51,7 +52,10 @@ class Phases:
 
 
 class PhasedTraining:
-    """The native trainer alone, in this process, with Adam's states; a job for a crew of one."""
+    """The native trainer alone, in this process, with Adam's states; a job for a crew of one.
+
+    Weights and states lie in memory as `mh.Hogwild` lays them.
+    """
 
     def __init__(self, rank: int, size: int, course: WideCourse, samples: WideSet) -> None:
         torch.set_num_threads(cores())
@@ -62,15 +66,13 @@ class PhasedTraining:
         rule = mh.optim.Adam(lr=course.rate)
         sample = self._source.fetch(np.arange(2, dtype=np.int64), seed=0)
         path = describe(self._model, mh.sparse.LSHSoftmaxLoss(), rule, sample)
-        states = {
-            name: [torch.zeros_like(parameter) for _ in rule.states]
-            for name, parameter in self._model.named_parameters()
-        }
+        by_rows = () if course.narrow else row_matrices(path, self._model)
+        _, weights = share(self._model, rule, averaging=False, by_rows=by_rows)
         self._trainer = FastTrainer(
             path,
             self._model,
             rule,
-            states,
+            weights.states_of(0),
             max_batch=course.batch,
             threads=cores(),
             narrow=course.narrow,

@@ -71,12 +71,13 @@ void require_threads(int threads) {
           "The number of threads is " + std::to_string(threads) + "; expected 1 to 1024.");
 }
 
-void require_weight(const LshIndex& self, const ConstMatrix& weight) {
+WeightRows weight_rows(const LshIndex& self, const ConstRows& weight) {
   const IndexSettings& s = self.settings();
   require(static_cast<Index>(weight.shape(0)) == s.neurons &&
               static_cast<Index>(weight.shape(1)) == s.width,
           "The weight has shape " + shape_text(weight) + "; expected (" +
               std::to_string(s.neurons) + ", " + std::to_string(s.width) + ").");
+  return {weight.data(), row_stride(weight)};
 }
 
 Index require_inputs(const LshIndex& self, const ConstMatrix& x) {
@@ -121,28 +122,25 @@ LabelRows label_rows(const LshIndex& self, const std::optional<ConstIntegers>& o
   return {offsets->data(), labels->data()};
 }
 
-void build(BoundIndex& self, const ConstMatrix& weight, int threads) {
-  require_weight(self, weight);
+void build(BoundIndex& self, const ConstRows& weight, int threads) {
+  const WeightRows from = weight_rows(self, weight);
   require_threads(threads);
-  const float* from = weight.data();
   const nb::gil_scoped_release release;
   Team team(threads);
   self.build(from, team);
 }
 
-Index refresh(BoundIndex& self, const ConstMatrix& weight, int threads) {
-  require_weight(self, weight);
+Index refresh(BoundIndex& self, const ConstRows& weight, int threads) {
+  const WeightRows from = weight_rows(self, weight);
   require_threads(threads);
-  const float* from = weight.data();
   const nb::gil_scoped_release release;
   Team team(threads);
   return self.refresh(from, team);
 }
 
-void rebuild(BoundIndex& self, const ConstMatrix& weight, std::uint64_t seed, int threads) {
-  require_weight(self, weight);
+void rebuild(BoundIndex& self, const ConstRows& weight, std::uint64_t seed, int threads) {
+  const WeightRows from = weight_rows(self, weight);
   require_threads(threads);
-  const float* from = weight.data();
   const nb::gil_scoped_release release;
   Team team(threads);
   self.rebuild(from, seed, team);
@@ -197,7 +195,7 @@ void see_inputs(BoundIndex& self, const ConstMatrix& x) {
 auto choose_shared(BoundIndex& self, const ConstMatrix& x,
                    const std::optional<ConstIntegers>& label_offsets,
                    const std::optional<ConstLabels>& labels, const std::string& choice, Index limit,
-                   Index floor, int votes, Index hardest, const std::optional<ConstMatrix>& weight,
+                   Index floor, int votes, Index hardest, const std::optional<ConstRows>& weight,
                    const std::optional<ConstValues>& bias, std::uint64_t seed, int threads) {
   const Index batch = require_inputs(self, x);
   SamplingSettings settings = sampling_of(choice, limit, floor, votes);
@@ -208,9 +206,10 @@ auto choose_shared(BoundIndex& self, const ConstMatrix& x,
   require_threads(threads);
   OutputRows outputs{x.data(), self.settings().width, {}, nullptr};
   if (weight) {
-    require_weight(self, *weight);
+    const WeightRows rows = weight_rows(self, *weight);
     outputs.weight.width = self.settings().width;
-    outputs.weight.weight = const_cast<float*>(weight->data());  // read only
+    outputs.weight.stride = rows.stride;
+    outputs.weight.weight = const_cast<float*>(rows.first);  // read only
   }
   if (bias) {
     require(static_cast<Index>(bias->size()) == self.settings().neurons,

@@ -51,7 +51,7 @@ void require_offsets(const ConstIntegers& offsets, std::size_t samples, std::siz
           "The offsets must rise from 0 to the number of rows, " + number(rows) + ".");
 }
 
-void row_products(const ConstMatrix& x, const ConstMatrix& weight,
+void row_products(const ConstMatrix& x, const ConstRows& weight,
                   const std::optional<ConstLine>& bias, const ConstIntegers& offsets,
                   const ConstIntegers& rows, const Line& out, int threads) {
   require(x.shape(1) == weight.shape(1), "x has shape " + shape_text(x) + "; expected rows of " +
@@ -66,7 +66,8 @@ void row_products(const ConstMatrix& x, const ConstMatrix& weight,
   const auto width = static_cast<Index>(weight.shape(1));
   const auto samples = static_cast<Index>(x.shape(0));
   // The kernel takes rows as a trainer has them, which writes to its own; here they are read.
-  const RowArrays arrays{width, const_cast<float*>(weight.data()), nullptr, nullptr};
+  const RowArrays arrays{width, row_stride(weight), const_cast<float*>(weight.data()), nullptr,
+                         nullptr};
   const float* biases = bias ? bias->data() : nullptr;
   const std::int64_t* ends = offsets.data();
   const float* inputs = x.data();

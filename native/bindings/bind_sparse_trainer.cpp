@@ -84,6 +84,27 @@ class BoundTrainer {
     return p;
   }
 
+  // A matrix with states that lie like it: rows as far apart.
+  Parameter rows(const Rows& weight, const RowsList& states) {
+    Parameter p;
+    p.weight = weight.data();
+    p.size = static_cast<Index>(weight.size());
+    p.trained = true;
+    kept_rows_.push_back(weight);
+    for (const Rows& state : states) {
+      require(state.shape(0) == weight.shape(0) && state.shape(1) == weight.shape(1),
+              "A state has shape " + shape_text(state) + "; expected its weight's " +
+                  shape_text(weight) + ".");
+      require(row_stride(state) == row_stride(weight),
+              "A state's rows are " + std::to_string(row_stride(state)) +
+                  " floats apart; expected " + std::to_string(row_stride(weight)) +
+                  ", as its weight's.");
+      p.states.push_back(state.data());
+      kept_rows_.push_back(state);
+    }
+    return p;
+  }
+
   Parameter bias(const std::optional<Floats>& array, std::size_t outputs,
                  const FloatsList& states) {
     if (!array) return {};
@@ -98,25 +119,29 @@ class BoundTrainer {
 
  private:
   FloatsList kept_;
+  RowsList kept_rows_;
 };
 
-void hidden(BoundTrainer& self, const Matrix& weight, const std::optional<Floats>& bias,
-            const FloatsList& weight_states, const FloatsList& bias_states, bool sparse) {
+void hidden(BoundTrainer& self, const Rows& weight, const std::optional<Floats>& bias,
+            const RowsList& weight_states, const FloatsList& bias_states, bool sparse) {
   HiddenLayer layer;
   layer.sparse = sparse;
   layer.in = static_cast<Index>(weight.shape(sparse ? 0 : 1));
   layer.out = static_cast<Index>(weight.shape(sparse ? 1 : 0));
-  layer.weight = self.parameter(Floats(weight), weight_states);
+  layer.stride = row_stride(weight);
+  require(sparse || layer.stride == layer.in,
+          "The rows of a dense layer's weight lie apart; expected them one after another.");
+  layer.weight = self.rows(weight, weight_states);
   layer.bias = self.bias(bias, static_cast<std::size_t>(layer.out), bias_states);
   self.trainer.hidden(std::move(layer));
 }
 
-void output(BoundTrainer& self, const Matrix& weight, const std::optional<Floats>& bias,
-            const FloatsList& weight_states, const FloatsList& bias_states) {
-  Parameter w = self.parameter(Floats(weight), weight_states);
+void output(BoundTrainer& self, const Rows& weight, const std::optional<Floats>& bias,
+            const RowsList& weight_states, const FloatsList& bias_states) {
+  Parameter w = self.rows(weight, weight_states);
   Parameter b = self.bias(bias, weight.shape(0), bias_states);
   self.trainer.output(static_cast<Index>(weight.shape(0)), static_cast<Index>(weight.shape(1)),
-                      std::move(w), std::move(b));
+                      row_stride(weight), std::move(w), std::move(b));
 }
 
 void choose_by(BoundTrainer& self, nb::object index, const std::string& choice, Index limit,

@@ -28,7 +28,10 @@ constexpr Index kActiveBlock = 24;
 // Rows of a parameter with its states, of which only some are touched.
 struct RowArrays {
   Index width = 0;
-  float* weight = nullptr;  // [rows][width]
+  // Floats from a row to the next, of the weight and of its states: more than a width where the
+  // states of a row lie behind it.
+  Index stride = 0;
+  float* weight = nullptr;
   float* state0 = nullptr;  // null where the rule keeps fewer
   float* state1 = nullptr;
   // Not null: the weight is read and written here, as bfloat16 (narrow_rows.h), and `weight` is

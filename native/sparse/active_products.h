@@ -31,7 +31,7 @@ MH_INLINE void prefetch_floats(const float* row, Index width) {
 }
 
 MH_INLINE void prefetch_row(const RowArrays& rows, Index row) {
-  const Index at = row * rows.width;
+  const Index at = row * rows.stride;
   if (rows.narrow) {
     constexpr Index kLine = 64 / sizeof(std::uint16_t);
     for (Index k = 0; k < rows.width; k += kLine) __builtin_prefetch(rows.narrow + at + k, 0, 2);
@@ -61,7 +61,7 @@ MH_INLINE void with_form(const RowArrays& rows, const Body& body) {
 template <bool kNarrow>
 MH_INLINE void gather_rows(const ActiveBatch& p, Index first, Index count) {
   for (Index i = first; i < first + count; ++i) {
-    const Index row = p.rows[i] * p.width;
+    const Index row = p.rows[i] * p.weight.stride;
     for (Index k = 0; k < p.width; k += kPanel) {
       float* to = p.w_panels + k * p.stride + i * kPanel;
       store(to, load_weights<kNarrow>(p.weight, row + k, p.width - k));

@@ -60,7 +60,7 @@ inline void scale_rows(const RowArrays& arrays, const std::int32_t* rows, Index 
   with_form(arrays, [&](auto f) {
     constexpr bool kNarrow = decltype(f)::narrow;
     for (Index i = 0; i < count; ++i) {
-      const Index at = rows[i] * arrays.width;
+      const Index at = rows[i] * arrays.stride;
       for (Index k = 0; k < arrays.width; k += kLanes) {
         const int lanes = static_cast<int>(smaller(kLanes, arrays.width - k));
         const Vec w = splat(factors[i]) * load_weights<kNarrow>(arrays, at + k, lanes);
@@ -85,7 +85,7 @@ MH_INLINE void update_tile(const ActiveBatch& p, const Rule& rule, Index row, In
   }
   const Index rest = p.width - column;
   for (int i = 0; i < R; ++i) {
-    const Index at = p.rows[row + i] * p.width + column;
+    const Index at = p.rows[row + i] * p.weight.stride + column;
     MH_UNROLL
     for (int v = 0; v < 2; ++v) {
       const Index left = rest - v * kLanes;
@@ -125,7 +125,8 @@ MH_INLINE void update_block(const ActiveBatch& p, const RuleStep& step, Index fi
       for_tiles<kTileRows>(count, [&](Index i, auto n) {
         constexpr int R = decltype(n)::value;
         for (Index ahead = i; ahead < smaller(i + R, after); ++ahead) {
-          prefetch_update(p.weight, p.rows[first + count + ahead] * p.width + column, floats);
+          const Index row = p.rows[first + count + ahead];
+          prefetch_update(p.weight, row * p.weight.stride + column, floats);
         }
         update_tile<R, kNarrow>(p, rule, first + i, column);
       });

@@ -49,10 +49,10 @@ inline void feature_forward(const RowArrays& rows, const float* bias, const Spar
       }
       for (Index j = first; j < end; ++j) {
         if (column == 0 && j + kFeaturesAhead < total) {
-          prefetch_floats(rows.weight + x.columns[j + kFeaturesAhead] * rows.width, rows.width);
+          prefetch_floats(rows.weight + x.columns[j + kFeaturesAhead] * rows.stride, rows.width);
         }
         const Vec value = splat(x.values ? x.values[j] : 1.0f);
-        load_piece(row, rows.weight + x.columns[j] * rows.width + column, lanes);
+        load_piece(row, rows.weight + x.columns[j] * rows.stride + column, lanes);
         MH_UNROLL
         for (int v = 0; v < V; ++v) acc[v] = fma(value, row[v], acc[v]);
       }
@@ -72,11 +72,11 @@ inline void feature_update(const RowArrays& rows, const RuleStep& step, const Fe
   with_row_rule(step, [&](const auto& rule) {
     for (Index i = first; i < first + count; ++i) {
       if (i + kAhead < groups.count) {
-        prefetch_update(rows, groups.features[i + kAhead] * rows.width, rows.width);
+        prefetch_update(rows, groups.features[i + kAhead] * rows.stride, rows.width);
       }
       const FeatureEntry* const entries = groups.entries + groups.starts[i];
       const Index size = groups.starts[i + 1] - groups.starts[i];
-      const Index at = groups.features[i] * rows.width;
+      const Index at = groups.features[i] * rows.stride;
       for_row_pieces(rows.width, [&](Index column, auto n, int lanes) {
         constexpr int V = decltype(n)::value;
         Vec acc[V], piece[V];

@@ -42,8 +42,8 @@ void HiddenLayers::forward_sparse(const SparseBatch& batch, Index sample, Index 
   const Activation& a = activations_.front();
   SparseRows x = batch.x;
   x.offsets += sample;
-  kernels_.feature_forward(rows_of(layer.weight, layer.out), layer.bias.weight, x, count,
-                           batch.features_end, a.y.data() + sample * a.ld, a.ld);
+  kernels_.feature_forward(rows_of(layer.weight, layer.out, layer.stride), layer.bias.weight, x,
+                           count, batch.features_end, a.y.data() + sample * a.ld, a.ld);
 }
 
 void HiddenLayers::forward_dense(std::size_t number, const SparseBatch& batch, Index sample,
@@ -164,7 +164,7 @@ void HiddenLayers::backward(const SparseBatch& batch, const SparseRuleStep& step
       return update_bias(0, batch.count, step.dense, sums);
     }
     const Index first = unit * kFeatureUnit, count = std::min(kFeatureUnit, groups.count - first);
-    const RowArrays rows = rows_of(layer.weight, layer.out);
+    const RowArrays rows = rows_of(layer.weight, layer.out, layer.stride);
     if (layer.decay) layer.decay->make_good(kernels_, rows, {}, groups.features + first, count);
     kernels_.feature_update(rows, step.rows, groups, first, count, a.dy.data(), a.ld,
                             collected ? collected->grads.data() : nullptr);

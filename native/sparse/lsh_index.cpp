@@ -136,18 +136,18 @@ LshIndex::State LshIndex::required() const {
 
 // --- filling
 
-void LshIndex::build(const float* weight, Team& team) {
+void LshIndex::build(const WeightRows& weight, Team& team) {
   const std::lock_guard<std::mutex> lock(change_);
   make_tables(weight, functions_seed_, team);
 }
 
-void LshIndex::rebuild(const float* weight, std::uint64_t seed, Team& team) {
+void LshIndex::rebuild(const WeightRows& weight, std::uint64_t seed, Team& team) {
   const std::lock_guard<std::mutex> lock(change_);
   make_tables(weight, seed, team);
   functions_seed_ = seed;
 }
 
-void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) {
+void LshIndex::make_tables(const WeightRows& weight, std::uint64_t seed, Team& team) {
   (void)take_marked();  // before the weights are read: what changes later is marked again
   auto made = std::make_shared<HashedNeurons>(hash_settings(seed), settings_.neurons,
                                               settings_.bucket, settings_.filling);
@@ -156,11 +156,11 @@ void LshIndex::make_tables(const float* weight, std::uint64_t seed, Team& team) 
   current_.swap(made);
 }
 
-void LshIndex::fill_tables(HashedNeurons& state, const float* weight, Team& team) {
-  const Index width = settings_.width, neurons = settings_.neurons;
+void LshIndex::fill_tables(HashedNeurons& state, const WeightRows& weight, Team& team) {
+  const Index neurons = settings_.neurons;
   const Index blocks = (neurons + kHashBlock - 1) / kHashBlock;
   if (state.functions.centred() && neurons > 1) {
-    state.centre = mean_row(weight, width, neurons, width);
+    state.centre = mean_row(weight.first, weight.stride, neurons, settings_.width);
     if (!all_finite(state.centre)) state.centre.clear();
   }
   team.run([&](int thread) {
@@ -170,7 +170,7 @@ void LshIndex::fill_tables(HashedNeurons& state, const float* weight, Team& team
       const Index first = block * kHashBlock;
       const Index count = std::min<Index>(kHashBlock, neurons - first);
       const float* rows[kHashBlock];
-      for (Index i = 0; i < count; ++i) rows[i] = weight + (first + i) * width;
+      for (Index i = 0; i < count; ++i) rows[i] = weight.row(first + i);
       state.functions.hash(rows, count, scratch, state.seen_from(), state.codes.data() + first,
                            neurons);
     }
@@ -210,7 +210,7 @@ std::vector<std::int32_t> LshIndex::take_marked() {
   return rows;
 }
 
-Index LshIndex::refresh(const float* weight, Team& team) {
+Index LshIndex::refresh(const WeightRows& weight, Team& team) {
   const std::lock_guard<std::mutex> lock(change_);
   const State state = required();
   const std::vector<std::int32_t> rows = take_marked();
@@ -224,7 +224,7 @@ Index LshIndex::refresh(const float* weight, Team& team) {
 
 // How many of these neurons move in a table, by what some of them do.
 Index LshIndex::neurons_to_move(const HashedNeurons& state, const std::vector<std::int32_t>& rows,
-                                const float* weight) const {
+                                const WeightRows& weight) const {
   const auto marked = static_cast<Index>(rows.size());
   if (kMoveCost * marked <= settings_.neurons) return marked;
   const Index tables = settings_.tables, tried = std::min(kTried, marked);
@@ -232,7 +232,7 @@ Index LshIndex::neurons_to_move(const HashedNeurons& state, const std::vector<st
   std::vector<const float*> places;
   for (Index i = 0; i < tried; ++i) {
     some.push_back(rows[static_cast<std::size_t>(i * marked / tried)]);
-    places.push_back(weight + some.back() * settings_.width);
+    places.push_back(weight.row(some.back()));
   }
   HashFunctions::Scratch scratch(state.functions);
   std::vector<std::uint16_t> fresh(static_cast<std::size_t>(tables * tried));
@@ -247,13 +247,12 @@ Index LshIndex::neurons_to_move(const HashedNeurons& state, const std::vector<st
 }
 
 void LshIndex::move_neurons(HashedNeurons& state, const std::vector<std::int32_t>& rows,
-                            const float* weight, Team& team) {
+                            const WeightRows& weight, Team& team) {
   const auto count = static_cast<Index>(rows.size());
   const Index tables = settings_.tables, stride = std::min(kChunk, count);
   std::vector<const float*> places(static_cast<std::size_t>(count));
   for (Index i = 0; i < count; ++i) {
-    places[static_cast<std::size_t>(i)] =
-        weight + rows[static_cast<std::size_t>(i)] * settings_.width;
+    places[static_cast<std::size_t>(i)] = weight.row(rows[static_cast<std::size_t>(i)]);
   }
   std::vector<std::uint16_t> fresh(static_cast<std::size_t>(tables * stride));
   for (Index first = 0; first < count; first += kChunk) {

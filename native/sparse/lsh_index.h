@@ -33,6 +33,13 @@ struct IndexSettings {
   std::uint64_t seed;
 };
 
+// The neurons' weights where they lie: row i begins i * stride floats behind the first.
+struct WeightRows {
+  const float* first;
+  Index stride;
+  const float* row(Index i) const { return first + i * stride; }
+};
+
 class LshIndex {
  public:
   // Throws std::invalid_argument, one sentence.
@@ -41,8 +48,8 @@ class LshIndex {
   LshIndex(const LshIndex&) = delete;
   LshIndex& operator=(const LshIndex&) = delete;
 
-  // Puts all neurons into the tables; weight is [neurons][width].
-  void build(const float* weight, Team& team);
+  // Puts all neurons into the tables.
+  void build(const WeightRows& weight, Team& team);
   bool built() const { return current() != nullptr; }
 
   // Inputs that training meets. SimHash sees them from their running mean, of some thousands of
@@ -87,10 +94,10 @@ class LshIndex {
 
   // Hashes the marked neurons again and moves them, beside those who choose; returns how many.
   // Where most are marked, one table after another is emptied and filled again, which is faster.
-  Index refresh(const float* weight, Team& team);
+  Index refresh(const WeightRows& weight, Team& team);
 
   // Draws new hash functions and puts all neurons into new tables.
-  void rebuild(const float* weight, std::uint64_t seed, Team& team);
+  void rebuild(const WeightRows& weight, std::uint64_t seed, Team& team);
 
   // The bucket of each table for rows [n][ld]: codes[n][tables].
   void codes(const float* x, Index ld, Index n, std::uint32_t* codes) const;
@@ -111,14 +118,14 @@ class LshIndex {
   State required() const;
   std::vector<float> input_centre(const float* x, Index ld, Index batch) const;
   HashSettings hash_settings(std::uint64_t seed) const;
-  void make_tables(const float* weight, std::uint64_t seed, Team& team);
-  void fill_tables(HashedNeurons& state, const float* weight, Team& team);
+  void make_tables(const WeightRows& weight, std::uint64_t seed, Team& team);
+  void fill_tables(HashedNeurons& state, const WeightRows& weight, Team& team);
   void move_neurons(HashedNeurons& state, const std::vector<std::int32_t>& rows,
-                    const float* weight, Team& team);
+                    const WeightRows& weight, Team& team);
   void move_in_table(HashedNeurons& state, Index table, const std::int32_t* neurons, Index count,
                      const std::uint16_t* codes) const;
   Index neurons_to_move(const HashedNeurons& state, const std::vector<std::int32_t>& rows,
-                        const float* weight) const;
+                        const WeightRows& weight) const;
   std::vector<std::int32_t> take_marked();
   std::vector<std::uint16_t> hash_batch(const HashedNeurons& state, const float* x, Index ld,
                                         Index batch, Team& team) const;

@@ -29,7 +29,7 @@ SharedSet::SharedSet(SparseNet& net, const KernelTable& kernels, Index max_batch
   dx_panels_ = Buffer(max_batch * columns);
   scale_ = Buffer(samples);
   active_.width = net.width;
-  active_.bias = rows_of(net.bias, 1);
+  active_.bias = rows_of(net.bias, 1, 1);
   active_.x = hidden_.outputs();
   active_.dh = hidden_.output_grads();
   active_.ldx = hidden_.stride();

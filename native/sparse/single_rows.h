@@ -11,6 +11,7 @@
 namespace mh::MH_ISA {
 
 constexpr Index kRowsAhead = 8;
+constexpr Index kLine = 64 / sizeof(float);
 
 template <bool kNarrow>
 MH_INLINE void dots_of_rows(const RowArrays& weight, const float* bias, const std::int32_t* rows,
@@ -25,7 +26,7 @@ MH_INLINE void dots_of_rows(const RowArrays& weight, const float* bias, const st
     Vec acc[R];
     MH_UNROLL
     for (int r = 0; r < R; ++r) {
-      row[r] = rows[i + r] * width;
+      row[r] = rows[i + r] * weight.stride;
       acc[r] = zero();
     }
     Index k = 0;
@@ -62,13 +63,13 @@ MH_INLINE void steps_of_rows(const RowArrays& weight, const RowArrays& bias, con
   const Index width = weight.width;
   with_row_rule(step, [&](const auto& rule) {
     for (Index i = 0; i < count; ++i) {
-      if (i + kRowsAhead < count) {
-        prefetch_update(weight, rows[i + kRowsAhead] * width, width);
-        if (bias.weight) prefetch_update(bias, rows[i + kRowsAhead], 1);
-      }
-      const Index at = rows[i] * width;
+      const Index soon = rows[smaller(i + kRowsAhead, count - 1)];
+      if (bias.weight) prefetch_update(bias, soon, 1);
+      const Index at = rows[i] * weight.stride;
       const Vec grad = splat(grads[i]);
       for (Index k = 0; k < width; k += kLanes) {
+        // Line by line on the way: all at once would wait for room.
+        if (k % kLine == 0) prefetch_update(weight, soon * weight.stride + k, 1);
         const int lanes = static_cast<int>(smaller(kLanes, width - k));
         const Vec w = load_weights<kNarrow>(weight, at + k, lanes);
         store_upto(dx + k, lanes, fma(grad, w, load_upto(dx + k, lanes)));

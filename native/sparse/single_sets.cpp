@@ -77,7 +77,7 @@ double SingleSets::train_one(const SparseBatch& batch, Index sample, const Spars
   if (!std::isfinite(value)) return value;
   float* dx = seat.layers.back().dy.data();
   std::fill(dx, dx + net_.width, 0.0f);
-  const RowArrays bias = rows_of(net_.bias, 1);
+  const RowArrays bias = rows_of(net_.bias, 1, 1);
   if (net_.decay) net_.decay->make_good(kernels_, weight, bias, seat.rows.data(), count);
   kernels_.row_steps(weight, bias, step.rows, seat.rows.data(), count, seat.grads.data(), x, dx);
   kernels_.relu_grad(net_.width, x, dx, dx);
@@ -98,8 +98,8 @@ void SingleSets::forward(const SparseBatch& batch, Index sample, Seat& seat) {
     if (layer.sparse) {
       SparseRows x = batch.x;
       x.offsets += sample;
-      kernels_.feature_forward(rows_of(layer.weight, layer.out), layer.bias.weight, x, 1,
-                               batch.features_end, y, layer.out);
+      kernels_.feature_forward(rows_of(layer.weight, layer.out, layer.stride), layer.bias.weight, x,
+                               1, batch.features_end, y, layer.out);
       continue;
     }
     const float* x = i ? seat.layers[i - 1].y.data() : batch.dense + sample * layer.in;
@@ -214,7 +214,7 @@ void SingleSets::backward_sparse(const SparseBatch& batch, Index sample, const R
   x.offsets += sample;
   seat.grouping.group(x, 1, layer.in);
   const FeatureGroups groups = seat.grouping.groups();
-  const RowArrays rows = rows_of(layer.weight, layer.out);
+  const RowArrays rows = rows_of(layer.weight, layer.out, layer.stride);
   if (layer.decay) layer.decay->make_good(kernels_, rows, {}, groups.features, groups.count);
   kernels_.feature_update(rows, step, groups, 0, groups.count,
                           seat.layers.front().dy.data(), layer.out, nullptr);

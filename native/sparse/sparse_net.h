@@ -24,6 +24,7 @@ enum class SparseLoss { kSoftmax, kSigmoid };
 struct HiddenLayer {
   bool sparse = false;
   Index in = 0, out = 0;
+  Index stride = 0;  // floats from a row of a sparse one's weight to the next
   Parameter weight, bias;
   RowDecay* decay = nullptr;  // of a sparse one's rows, where the rule lets weights decay
 };
@@ -31,6 +32,7 @@ struct HiddenLayer {
 struct SparseNet {
   std::vector<HiddenLayer> hidden;
   Index neurons = 0, width = 0;    // of the output layer
+  Index stride = 0;                // floats from a row of its weight to the next
   Parameter weight, bias;          // bias.weight is null where there is none
   NarrowWeight* narrow = nullptr;  // not null: trained in place of the weight
   RowDecay* decay = nullptr;       // where the rule lets weights decay
@@ -50,13 +52,13 @@ struct SparseNet {
   Index saved_bytes() const { return narrow ? 3 * 2 * width : 0; }
 };
 
-inline RowArrays rows_of(const Parameter& p, Index width) {
-  return {width, p.weight, p.state(0), p.state(1), nullptr, 0};
+inline RowArrays rows_of(const Parameter& p, Index width, Index stride) {
+  return {width, stride, p.weight, p.state(0), p.state(1), nullptr, 0};
 }
 
 // The output layer's, for what a seed makes random.
 inline RowArrays output_rows(const SparseNet& net, std::uint64_t seed) {
-  RowArrays rows = rows_of(net.weight, net.width);
+  RowArrays rows = rows_of(net.weight, net.width, net.stride);
   if (net.narrow) {
     rows.narrow = net.narrow->data();
     rows.salt = static_cast<std::uint32_t>(mixed(seed));

@@ -26,8 +26,15 @@ void require_states(const Parameter& p, const Rule& rule) {
   }
 }
 
-void use_huge_pages(const Parameter& p) {
-  const std::size_t bytes = static_cast<std::size_t>(p.size) * sizeof(float);
+void require_stride(Index stride, Index width) {
+  require(stride >= width, "Rows are " + std::to_string(stride) +
+                               " floats apart; expected at least " +
+                               std::to_string(width) + ", their width.");
+}
+
+void use_huge_pages(const Parameter& p, Index width, Index stride) {
+  const Index floats = p.size ? (p.size / width - 1) * stride + width : 0;
+  const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
   join_huge_pages(p.weight, bytes);
   for (float* state : p.states) join_huge_pages(state, bytes);
 }
@@ -77,18 +84,22 @@ void SparseTrainer::hidden(HiddenLayer layer) {
              std::to_string(given) + ", what the layer before gives.");
     }
   }
+  if (layer.sparse) require_stride(layer.stride, layer.out);
   net_.hidden.push_back(std::move(layer));
 }
 
-void SparseTrainer::output(Index neurons, Index width, Parameter weight, Parameter bias) {
+void SparseTrainer::output(Index neurons, Index width, Index stride, Parameter weight,
+                           Parameter bias) {
   require_open();
   if (net_.hidden.empty()) refuse("The output layer is the first; expected a hidden layer before.");
   if (width != net_.hidden.back().out) {
     refuse("The output layer takes " + std::to_string(width) + " inputs; expected " +
            std::to_string(net_.hidden.back().out) + ", what the layer before gives.");
   }
+  require_stride(stride, width);
   net_.neurons = neurons;
   net_.width = width;
+  net_.stride = stride;
   net_.weight = std::move(weight);
   net_.bias = std::move(bias);
 }
@@ -113,6 +124,9 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   if (collect && narrow) {
     refuse("Gradients are collected for weights that others move; expected them in float32.");
   }
+  if (narrow && net_.stride != net_.width) {
+    refuse("The weight's states lie between its rows; expected them apart, where it is bfloat16.");
+  }
   for (const HiddenLayer& layer : net_.hidden) {
     if (!(collect && layer.sparse)) require_states(layer.weight, rule);
     require_states(layer.bias, rule);
@@ -123,8 +137,11 @@ void SparseTrainer::finish(const Rule& rule, Sharing share, SparseLoss loss, boo
   }
   net_.share = share;
   net_.loss = loss;
-  for (const HiddenLayer& layer : net_.hidden) use_huge_pages(layer.weight);
-  use_huge_pages(net_.weight);
+  for (const HiddenLayer& layer : net_.hidden) {
+    layer.sparse ? use_huge_pages(layer.weight, layer.out, layer.stride)
+                 : use_huge_pages(layer.weight, layer.in, layer.in);
+  }
+  use_huge_pages(net_.weight, net_.width, net_.stride);
   if (narrow) {
     narrow_ = std::make_unique<NarrowWeight>(net_.neurons, net_.width);
     net_.narrow = narrow_.get();
@@ -241,11 +258,12 @@ Index SparseTrainer::train(const SparsePiece& p) {
 void SparseTrainer::catch_up() {
   const HiddenLayer& first = net_.hidden.front();
   if (first.decay) {
-    first.decay->make_all_good(kernels(), rows_of(first.weight, first.out), {}, team_);
+    const RowArrays rows = rows_of(first.weight, first.out, first.stride);
+    first.decay->make_all_good(kernels(), rows, {}, team_);
   }
   if (!net_.decay) return;
   const RowArrays weight = output_rows(net_, static_cast<std::uint64_t>(figures_.batches));
-  net_.decay->make_all_good(kernels(), weight, rows_of(net_.bias, 1), team_);
+  net_.decay->make_all_good(kernels(), weight, rows_of(net_.bias, 1, 1), team_);
   if (narrow_) {
     narrow_->mark_all_changed();
     narrow_->write_back(net_.weight.weight, kernels(), team_);

@@ -31,7 +31,8 @@ class SparseTrainer {
 
   // All throw std::invalid_argument for what does not fit.
   void hidden(HiddenLayer layer);
-  void output(Index neurons, Index width, Parameter weight, Parameter bias);
+  // Rows of the weight, and of each of its states, begin `stride` floats after one another.
+  void output(Index neurons, Index width, Index stride, Parameter weight, Parameter bias);
   // The index must outlive the trainer, or be replaced by another.
   void choose_by(LshIndex* index, const SamplingSettings& sampling);
   // `collect`: rows take a plain step, and their gradients are kept for collected(). `narrow`: the

@@ -78,7 +78,7 @@ void test_choosing(HashKind kind, Index neurons, Index width) {
     for (int threads = 1; threads <= 3; ++threads) {
       Team team(threads);
       LshIndex index(settings_of(kind, neurons, width, Filling::kReservoir));
-      index.build(weight.data(), team);
+      index.build({weight.data(), width}, team);
       index.see_inputs(x.data(), width, batch);
       const LabelRows given{label_offsets.data(), labels.data()};
       index.choose_shared({x.data(), width, {}, nullptr}, batch, given, sampling, 1, team, together[threads - 1]);
@@ -127,7 +127,7 @@ void test_changing_beside(HashKind kind) {
   const Array x = random_array(kBatch * kWidth, 3);
   LshIndex index(settings_of(kind, kNeurons, kWidth, Filling::kFifo));
   Team first(2);
-  index.build(weights[0].data(), first);
+  index.build({weights[0].data(), kWidth}, first);
   std::atomic<bool> done{false};
   std::thread changing([&] {
     Team team(2);
@@ -135,8 +135,10 @@ void test_changing_beside(HashKind kind) {
       Rows rows;
       for (std::int32_t n = round % 3; n < kNeurons; n += 3) rows.push_back(n);
       index.mark_changed(rows.data(), static_cast<Index>(rows.size()));
-      index.refresh(weights[round % 2].data(), team);
-      if (round % 7 == 0) index.rebuild(weights[0].data(), static_cast<std::uint64_t>(round), team);
+      index.refresh({weights[round % 2].data(), kWidth}, team);
+      if (round % 7 == 0) {
+        index.rebuild({weights[0].data(), kWidth}, static_cast<std::uint64_t>(round), team);
+      }
     }
     done = true;
   });
@@ -182,7 +184,7 @@ void test_lsh_shared(const KernelTable& table) {
   const Array grad = random_array(kWidth, 2);
   LshIndex index(settings_of(HashKind::kDwta, kNeurons, kWidth, Filling::kFifo));
   Team team(2);
-  index.build(weight.data(), team);
+  index.build({weight.data(), kWidth}, team);
   std::atomic<bool> done{false};
   std::thread training([&] {
     const RuleStep step = at_step(Rule("sgd", RuleSettings{}), 0.1, 1, 1.0);
@@ -191,12 +193,12 @@ void test_lsh_shared(const KernelTable& table) {
       index.mark_changed(&i, 1);
     }
   });
-  for (int round = 0; round < 100; ++round) index.refresh(weight.data(), team);
+  for (int round = 0; round < 100; ++round) index.refresh({weight.data(), kWidth}, team);
   done = true;
   training.join();
-  index.refresh(weight.data(), team);
+  index.refresh({weight.data(), kWidth}, team);
   LshIndex anew(settings_of(HashKind::kDwta, kNeurons, kWidth, Filling::kFifo));
-  anew.build(weight.data(), team);
+  anew.build({weight.data(), kWidth}, team);
   check(index.occupancy().empty == anew.occupancy().empty &&
             index.occupancy().largest == anew.occupancy().largest,
         "the last refresh sees every change");

@@ -60,6 +60,48 @@ struct Case {
   bool by_index;
   bool narrow = false;
   double decay = 0.0;
+  bool side_by_side = false;
+};
+
+// A parameter whose rows have their states behind them, in memory of its own.
+class SideBySide {
+ public:
+  SideBySide(const Parameter& apart, Index width)
+      : apart_(apart.states),
+        rows_(apart.size / width),
+        width_(width),
+        stride_(width * static_cast<Index>(1 + apart.states.size())),
+        memory_(static_cast<std::size_t>(rows_ * stride_)) {
+    apart_.insert(apart_.begin(), apart.weight);
+    each_row([](float* here, float* there) { *here = *there; });
+  }
+  Parameter parameter() {
+    Parameter p;
+    p.size = rows_ * width_;
+    p.trained = true;
+    p.weight = memory_.data();
+    for (Index at = width_; at < stride_; at += width_) p.states.push_back(p.weight + at);
+    return p;
+  }
+  Index stride() const { return stride_; }
+  void write_back() {
+    each_row([](const float* here, float* there) { *there = *here; });
+  }
+
+ private:
+  template <typename Body>
+  void each_row(const Body& body) {
+    for (Index row = 0; row < rows_; ++row) {
+      for (Index k = 0; k < stride_; ++k) {
+        float* array = apart_[static_cast<std::size_t>(k / width_)];
+        body(memory_.data() + row * stride_ + k, array + row * width_ + k % width_);
+      }
+    }
+  }
+
+  std::vector<float*> apart_;  // the weight, then its states
+  Index rows_, width_, stride_;
+  Array memory_;
 };
 
 // The weights of all layers after training twice over the data.
@@ -78,16 +120,26 @@ Array train(const Case& c, double* last) {
   first.bias = weights.parameter(kHidden, 2, 2, 0.1f);
   second.weight = weights.parameter(kHidden * kSecond, 2, 3, 0.3f);
   second.bias = weights.parameter(kSecond, 2, 4, 0.1f);
+  first.stride = kHidden;
+  SideBySide features(first.weight, kHidden);
+  if (c.side_by_side && c.sparse) {
+    first.weight = features.parameter();
+    first.stride = features.stride();
+  }
   trainer.hidden(std::move(first));
   trainer.hidden(std::move(second));
   Parameter weight = weights.parameter(kNeurons * kSecond, 2, 5, 0.3f);
+  SideBySide neurons(weight, kSecond);
+  if (c.side_by_side) weight = neurons.parameter();
   const float* rows = weight.weight;
-  trainer.output(kNeurons, kSecond, std::move(weight), weights.parameter(kNeurons, 2, 6, 0.1f));
+  const Index stride = c.side_by_side ? neurons.stride() : kSecond;
+  trainer.output(kNeurons, kSecond, stride, std::move(weight),
+                 weights.parameter(kNeurons, 2, 6, 0.1f));
   trainer.finish(rule, c.share, c.loss, false, c.narrow);
   LshIndex index({HashKind::kDwta, kNeurons, kSecond, 2, 6, 16, 4, 0.3, Filling::kFifo, 7});
   if (c.by_index) {
     Team team(1);
-    index.build(rows, team);
+    index.build({rows, stride}, team);
     trainer.choose_by(&index, {Choice::kTopK, 90, 120, 1});
   }
   const Data data = make_data(c.batch);
@@ -114,6 +166,10 @@ Array train(const Case& c, double* last) {
   }
   trainer.catch_up();
   *last = losses.back();
+  if (c.side_by_side) {
+    neurons.write_back();
+    if (c.sparse) features.write_back();
+  }
   Array all;
   for (const auto& array : weights.arrays) all.insert(all.end(), array->begin(), array->end());
   return all;
@@ -130,6 +186,14 @@ void check_threads(Case c) {
   }
 }
 
+void check_side_by_side(Case c) {
+  double apart_loss, loss;
+  const Array apart = train(c, &apart_loss);
+  c.side_by_side = true;
+  check(train(c, &loss) == apart && loss == apart_loss,
+        "sparse training is the same with the states of a row behind it");
+}
+
 }  // namespace
 
 void test_sparse_trainer() {
@@ -139,6 +203,12 @@ void test_sparse_trainer() {
       double last;
       train({batch, 1, true, Sharing::kSample, loss, false}, &last);
       check(std::isfinite(last), "sparse training by samples stays finite");
+    }
+    for (const Sharing share : {Sharing::kBatch, Sharing::kSample}) {
+      check_side_by_side({20, 1, true, share, loss, false});
+      check_side_by_side({20, 1, true, share, loss, true});
+      check_side_by_side({20, 1, false, share, loss, true});
+      check_side_by_side({20, 1, true, share, loss, true, false, 0.1});
     }
     check_threads({20, 1, false, Sharing::kBatch, loss, false});
     check_threads({20, 1, true, Sharing::kBatch, loss, true});

@@ -416,7 +416,10 @@ class SparseTrainer:
         *,
         sparse: bool,
     ) -> None:
-        """`weight` is [outputs, inputs], or [inputs, outputs] of a sparse first layer."""
+        """`weight` is [outputs, inputs], or [inputs, outputs] of a sparse first layer.
+
+        The rows of a sparse layer may lie apart; those of the states then as far.
+        """
 
     def output(
         self,
@@ -425,7 +428,7 @@ class SparseTrainer:
         weight_states: Sequence[_Floats],
         bias_states: Sequence[_Floats],
     ) -> None:
-        """`weight` is [neurons, inputs]."""
+        """`weight` is [neurons, inputs]; its rows may lie apart, and those of its states as far."""
 
     def choose_by(
         self,

@@ -5,6 +5,7 @@ One copy serves the driver and every worker; each of them reads and updates it w
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -110,22 +111,30 @@ def share(
     workers: int = 1,
     averaging: bool,
     channels_last: bool = False,
+    by_rows: Collection[str] = (),
 ) -> tuple[Arena, SharedWeights]:
-    """Move the model into shared memory, in place, with fresh optimizer state beside it."""
+    """Move the model into shared memory, in place, with fresh optimizer state beside it.
+
+    `by_rows` names matrices of which training visits single rows: a row and its states lie side by
+    side. They have one set of states, whatever the rule.
+    """
     parameters = dict(model.named_parameters())
     buffers = [buffer for _, buffer in model.named_buffers()]
     moved = [p for p in parameters.values() if p.requires_grad]
     state_copies = workers if rule.state_per_worker else 1
     tensors_beside = len(rule.states) * state_copies + (1 if averaging else 0)
     arena = Arena.with_room_for([*parameters.values(), *buffers, *(moved * tensors_beside)])
-    for parameter in parameters.values():
+    rows = {name: _placed_by_rows(parameters[name], rule, arena) for name in by_rows}
+    for name, parameter in parameters.items():
+        if name in by_rows:
+            continue
         source = parameter.detach()
         if channels_last and source.dim() == 4:
             source = source.contiguous(memory_format=torch.channels_last)
         parameter.data = arena.place(source)
     for buffer in buffers:
         buffer.data = arena.place(buffer)
-    states = tuple(_fresh_states(parameters, rule, arena) for _ in range(state_copies))
+    states = tuple(_fresh_states(parameters, rule, arena, rows) for _ in range(state_copies))
     averaged = {
         n: arena.place(p.data) for n, p in parameters.items() if p.requires_grad and averaging
     }
@@ -136,9 +145,19 @@ def share(
     )
 
 
-def _fresh_states(parameters: dict[str, nn.Parameter], rule: Rule, arena: Arena) -> States:
+def _placed_by_rows(parameter: nn.Parameter, rule: Rule, arena: Arena) -> list[torch.Tensor]:
+    """Move a matrix into the arena with its states beside each row; the states."""
+    starts = [torch.tensor(rule.state_start(s)).expand(parameter.shape) for s in rule.states]
+    parameter.data, *states = arena.place_rows([parameter.detach(), *starts])
+    return states
+
+
+def _fresh_states(
+    parameters: dict[str, nn.Parameter], rule: Rule, arena: Arena, placed: States
+) -> States:
     return {
-        name: [arena.place(torch.full_like(p.data, rule.state_start(s))) for s in rule.states]
+        name: placed.get(name)
+        or [arena.place(torch.full_like(p.data, rule.state_start(s))) for s in rule.states]
         for name, p in parameters.items()
         if p.requires_grad
     }

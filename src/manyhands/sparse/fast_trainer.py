@@ -37,7 +37,8 @@ class CollectedRows:
 class FastTrainer:
     """Trains a model whose `FastPath` is known. Not thread-safe.
 
-    Weights and states are used where they lie and must stay there. With `collect` rows take a plain
+    Weights and states are used where they lie and must stay there; the rows of a matrix may lie
+    apart, with those of its states between them (`row_matrices`). With `collect` rows take a plain
     step and their gradients are kept, for somebody who applies the rule elsewhere; states are then
     those of the dense parameters. With `narrow` the wide layer's weights are trained as bfloat16;
     the module's own are brought up to date before `train` returns.
@@ -158,6 +159,11 @@ def row_parameters(path: FastPath, model: nn.Module) -> list[str]:
     if isinstance(model.get_submodule(path.hidden[0]), SparseLinear):
         names.append(f"{path.hidden[0]}.weight")
     return names
+
+
+def row_matrices(path: FastPath, model: nn.Module) -> list[str]:
+    """Those that are matrices: training is fastest where a row and its states lie side by side."""
+    return [name for name in row_parameters(path, model) if model.get_parameter(name).dim() == 2]
 
 
 def _arrays(module: nn.Module, name: str, states: States) -> tuple[Any, Any, Any, Any]:

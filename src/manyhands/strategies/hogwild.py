@@ -39,6 +39,7 @@ from manyhands.replica.layout import likes_channels_last
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared
 from manyhands.replica.steps import StepFunction
+from manyhands.sparse.fast_trainer import row_matrices
 from manyhands.strategies.divergence import Diverged, diverged
 from manyhands.strategies.hogwild_worker import EpochDone, EpochStart, HogwildWorker
 from manyhands.strategies.native_form import counted, fast_path, form_in_words, planned
@@ -142,7 +143,11 @@ class HogwildSession(SharedSession):
             job.model, job.step, job.sample
         )
         shared = job.shared_out(workers) if share_batch else job
-        super().__init__(shared, workers, channels_last=self._channels_last)
+        by_rows: list[str] = []
+        if self._fast_path is not None and not narrow and job.ema is None:
+            # A moving average walks over weights from end to end, and bfloat16 has its own.
+            by_rows = row_matrices(self._fast_path, job.model)
+        super().__init__(shared, workers, channels_last=self._channels_last, by_rows=by_rows)
         self._whole = job
         self._rate_scale = shared.rule.lr / job.rule.lr if job.rule.lr else 1.0
         self._worker_job, self._board_tensors = self._place_data()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -17,7 +17,14 @@ from manyhands.transport.arena import Arena
 class SharedSession(Session):
     """A session whose model, optimizer state and data lie in shared memory while it lasts."""
 
-    def __init__(self, job: TrainingJob, workers: int, *, channels_last: bool = False) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        workers: int,
+        *,
+        channels_last: bool = False,
+        by_rows: Collection[str] = (),
+    ) -> None:
         self._job = job
         self._workers = workers
         arena, self._weights = share(
@@ -26,6 +33,7 @@ class SharedSession(Session):
             workers=workers,
             averaging=job.ema is not None,
             channels_last=channels_last,
+            by_rows=by_rows,
         )
         self._arenas = [arena]
         self._pool = WorkerPool(self._task, workers=workers, arenas=self._arenas)

@@ -29,6 +29,22 @@ def test_sharing_and_unsharing_keep_every_value(channels_last):
         assert tensor.is_contiguous()
 
 
+def test_a_row_lies_beside_its_states_where_rows_are_visited():
+    model, rule = conv_net(), optim.Adagrad(lr=0.1, initial_accumulator=0.5)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    _, weights = share(model, rule, averaging=False, by_rows=["3.weight"])
+    weight, (sums,) = model[3].weight, weights.states_of(0)["3.weight"]
+    assert sums.data_ptr() - weight.data_ptr() == 12 * 4
+    assert weight.stride() == sums.stride() == (24, 1)
+    assert torch.equal(sums, torch.full((2, 12), 0.5))
+    assert weights.parameters["3.weight"].data_ptr() == weight.data_ptr()
+    assert weights.named_states(rule).keys() == {f"{n}.sum" for n, _ in model.named_parameters()}
+    unshare(model)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert tensor.is_contiguous()
+
+
 def test_frozen_parameters_have_no_state():
     model = conv_net()
     model[0].weight.requires_grad_(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 
 from manyhands.errors import DataError
 from manyhands.optim.rules import SGD, Adagrad, Adam, AdamW, Rule
+from manyhands.replica.shared_weights import share
 from manyhands.replica.sparse_step import SparseStep
 from manyhands.replica.steps import AutogradStep, LossStep
 from manyhands.sparse import (
@@ -28,7 +30,7 @@ from manyhands.sparse import (
     SparseLinear,
 )
 from manyhands.sparse.fast_path import NoFastPath, describe, is_wide
-from manyhands.sparse.fast_trainer import FastTrainer
+from manyhands.sparse.fast_trainer import FastTrainer, row_matrices
 
 FEATURES, NEURONS = 60, 1500
 RULES = [SGD(lr=0.1), Adagrad(lr=0.05), Adam(lr=0.01), AdamW(lr=0.01, weight_decay=0.0)]
@@ -114,6 +116,45 @@ def compare(model: nn.Sequential, loss: nn.Module, rule: Rule, *, size: int, spa
         torch.testing.assert_close(
             model.get_parameter(name), parameter, rtol=1e-3, atol=2e-4, msg=lambda m, n=name: n + m
         )
+
+
+@pytest.mark.parametrize("share_of", ["batch", "sample"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_rows_beside_their_states_train_as_rows_apart(rule: Rule, share_of: str) -> None:
+    """With tables that are refreshed on the way, and weights that decay where the rule can."""
+    if isinstance(rule, AdamW):
+        rule = replace(rule, weight_decay=0.1)
+    refresh = Refresh(first=1, new_functions_every=2, beside=False)
+    apart = net(33, share=share_of, refresh=refresh)
+    beside, batch = copy.deepcopy(apart), batches(60)
+    path = describe(apart, LSHSoftmaxLoss(), rule, batch)
+    _, weights = share(beside, rule, averaging=False, by_rows=row_matrices(path, beside))
+    assert beside[-1].weight.is_contiguous() == (not rule.states)
+    losses = []
+    for model, states in ((apart, fresh_states(apart, rule)), (beside, weights.states_of(0))):
+        trainer = FastTrainer(path, model, rule, states, max_batch=20, threads=1)
+        step = SparseStep(trainer)
+        losses.append([train(step, batch, 20, rule, count=60) for _ in range(3)])
+    np.testing.assert_array_equal(*losses)
+    assert all(
+        torch.equal(*pair) for pair in zip(apart.parameters(), beside.parameters(), strict=True)
+    )
+    x = torch.relu(torch.randn(5, 33))
+    for exact in (True, False):
+        found = [model[-1].topk(x, 3, exact=exact) for model in (apart, beside)]
+        torch.testing.assert_close(*found)
+
+
+def test_matrices_whose_rows_are_in_pieces_are_refused() -> None:
+    model, rule = net(33), Adam(lr=0.01)
+    path = describe(model, LSHSoftmaxLoss(), rule, batches(2))
+    states = fresh_states(model, rule)
+    model[-1].weight.data = torch.zeros(NEURONS, 66)[:, :33]
+    with pytest.raises(ValueError, match="rows are 33 floats apart; expected 66"):
+        FastTrainer(path, model, rule, states, max_batch=20, threads=1)
+    model[-1].weight.data = torch.zeros(33, NEURONS).t()
+    with pytest.raises(ValueError, match="expected rows in one piece each"):
+        FastTrainer(path, model, rule, states, max_batch=20, threads=1)
 
 
 @pytest.mark.parametrize("loss", [LSHSoftmaxLoss(), LSHSigmoidLoss()])

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
+from manyhands.run.checkpoint import load_latest
 from manyhands.telemetry.event_log import read_events
 from tests.cluster.conftest import workers_of
 
@@ -96,6 +97,36 @@ def test_a_wide_net_learns_in_one_process(tmp_path: Path, share: str) -> None:
     assert any("2 threads, native sparse layers" in note for note in notes(result.run_dir))
     assert share_right(model) > 0.95
     assert model[0].weight.grad is None
+
+
+class _Layout(mh.Callback):
+    """Looks where the weights lie while the run lasts."""
+
+    strides: Any = None
+
+    def on_epoch_end(self, view: mh.RunView) -> None:
+        self.strides = [p.stride() for p in view.model.parameters()]
+
+
+def test_rows_lie_beside_their_states_while_a_run_lasts(tmp_path: Path) -> None:
+    model, layout = wide_net(), _Layout()
+    result = trainer(tmp_path, model, callbacks=[layout]).fit(topics(), epochs=1)
+    assert layout.strides == [(96, 1), (1,), (96, 1), (1,)]
+    assert all(p.is_contiguous() for p in model.parameters())
+    saved = load_latest(result.run_dir / "checkpoints").checkpoint
+    assert all(torch.equal(saved.model[name], p) for name, p in model.named_parameters())
+    size = max(file.stat().st_size for file in result.run_dir.rglob("model.safetensors"))
+    assert size < 1.1 * sum(4 * p.numel() for p in model.parameters())
+    moved = saved.optimizer["2.weight.mean"]
+    assert moved.shape == model[2].weight.shape
+    assert bool(moved.any())
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    result = trainer(tmp_path, wide_net()).fit(topics(), epochs=2)
+    model = wide_net()
+    trainer(tmp_path, model).fit(topics(), epochs=6, resume=result.run_dir)
+    assert share_right(model) > 0.95
 
 
 @pytest.mark.parametrize("share", ["batch", "sample"])

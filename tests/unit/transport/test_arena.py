@@ -35,6 +35,21 @@ def test_what_is_pickled_is_a_pointer_seen_from_both_sides():
     assert other.data_ptr() != placed.data_ptr()
 
 
+def test_rows_of_several_matrices_lie_side_by_side():
+    matrices = [torch.randn(5, 3) for _ in range(3)]
+    arena = Arena.with_room_for([*matrices, torch.zeros(4)])
+    placed = arena.place_rows(matrices)
+    after = arena.place(torch.ones(4))
+    assert all(torch.equal(*pair) for pair in zip(placed, matrices, strict=True))
+    assert [p.data_ptr() - placed[0].data_ptr() for p in placed] == [0, 12, 24]
+    assert [p.stride() for p in placed] == [(9, 1)] * 3
+    others = loads(dumps(placed, [arena]), [second_mapping(arena)])
+    placed[1].fill_(7.0)
+    assert torch.equal(others[1], placed[1])
+    assert torch.equal(others[2], matrices[2])
+    assert torch.equal(after, torch.ones(4))
+
+
 def test_tied_and_frozen_parameters_stay_tied_and_frozen():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
