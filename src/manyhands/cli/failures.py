@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -58,21 +59,47 @@ def one_line_errors(command: Callable[Parameters, None]) -> Callable[Parameters,
 
     @functools.wraps(command)
     def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except ManyhandsError as error:
-            if kwargs.get("debug"):
-                raise
-            _say(str(error))
-            raise typer.Exit(exit_code(error)) from error
-        except KeyboardInterrupt as error:
-            _say(str(error) or "stopped.")
-            raise typer.Exit(getattr(error, "exit_code", EXIT_INTERRUPTED)) from error
+        with _noticing_ctrl_c() as pressed:
+            try:
+                command(*args, **kwargs)
+            except KeyboardInterrupt as error:
+                _say(str(error) or "stopped.")
+                raise typer.Exit(getattr(error, "exit_code", EXIT_INTERRUPTED)) from error
+            except Exception as error:
+                if kwargs.get("debug") or not (pressed or isinstance(error, ManyhandsError)):
+                    raise
+                _say("stopped." if pressed else str(error))
+                raise typer.Exit(EXIT_INTERRUPTED if pressed else exit_code(error)) from error
 
     return guarded
 
 
-def exit_code(error: ManyhandsError) -> int:
+@contextmanager
+def _noticing_ctrl_c() -> Iterator[list[int]]:
+    """Not empty once Ctrl-C was pressed. An import that is interrupted may swallow it (torch's of
+    NumPy does) and leave half a module, on which something stumbles later."""
+    pressed: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or not _in_main_thread():
+        yield pressed
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def exit_code(error: Exception) -> int:
     """2 when the user must change what they gave us, 1 for the rest."""
     asks_user = isinstance(error, ConfigError | DataError | CheckpointError)
     return EXIT_USER_MUST_ACT if asks_user else EXIT_FAILED

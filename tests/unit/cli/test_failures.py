@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
+
 import pytest
 import typer
 
@@ -76,3 +79,24 @@ def test_other_exceptions_are_our_own_mistakes_and_keep_their_trace() -> None:
 
     with pytest.raises(RuntimeError):
         command()
+
+
+@pytest.mark.parametrize("stumble", [AttributeError("half a module"), ConfigError("half a module")])
+def test_a_ctrl_c_that_an_import_swallows_is_a_ctrl_c(
+    stumble: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @one_line_errors
+    def command() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise stumble
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(typer.Exit) as ended:
+            command()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == "manyhands: stopped.\n"
