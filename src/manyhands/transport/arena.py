@@ -8,6 +8,7 @@ process ends.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import os
 import pickle
@@ -17,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
 from manyhands import kernels
 from manyhands.errors import ConfigError
@@ -153,6 +155,13 @@ class _PointerPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, arenas: Sequence[Arena]) -> None:
         super().__init__(file)
         self._arenas = arenas
+
+    def reducer_override(self, value: Any) -> Any:
+        # The class that torch makes for a module with parametrizations (weight_norm) refuses to be
+        # pickled, since nobody could import it elsewhere; here it travels by value.
+        if isinstance(value, torch.nn.Module) and is_parametrized(value):
+            return copyreg.__newobj__, (type(value),), value.__dict__  # type: ignore[attr-defined]
+        return super().reducer_override(value)
 
     def persistent_id(self, value: object) -> tuple[Any, ...] | None:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from manyhands.transport.arena import Arena, dumps, loads
 from manyhands.transport.sealing import never_shrinks
@@ -129,3 +130,18 @@ def test_memory_that_can_shrink_and_files_that_are_no_memory_are_told_apart(tmp_
     assert not never_shrinks(reader, 0)
     os.close(reader)
     os.close(writer)
+
+
+def test_a_parametrized_module_travels_and_its_parameters_stay_shared():
+    torch.manual_seed(0)
+    model = nn.Sequential(weight_norm(nn.Linear(4, 3)), nn.ReLU(), spectral_norm(nn.Linear(3, 2)))
+    arena = Arena.with_room_for(model.parameters())
+    for parameter in model.parameters():
+        parameter.data = arena.place(parameter.data)
+    theirs = loads(dumps(model, [arena]), [arena])
+    points = torch.randn(5, 4)
+    assert torch.equal(theirs.eval()(points), model.eval()(points))
+    with torch.no_grad():
+        model[0].parametrizations.weight.original0.mul_(2.0)  # the norms of the rows
+    assert torch.equal(theirs(points), model(points))
+    arena.close()
