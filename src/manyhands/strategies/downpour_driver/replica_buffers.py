@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+def statistics_of(model: nn.Module) -> set[str]:
+    """The buffers that are means over samples, so that a mean of several replicas' is one too."""
+    return {
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        if isinstance(module, _NormBase)
+        for name, _ in module.named_buffers(recurse=False)
+    }
 
 
 def merged_buffers(
-    reported: Sequence[tuple[int, dict[str, torch.Tensor]]],
+    reported: Sequence[tuple[int, dict[str, torch.Tensor]]], statistics: Container[str]
 ) -> dict[str, torch.Tensor]:
     """Buffers of several replicas as one set, each with the samples it was trained on.
 
-    Statistics (BatchNorm's) are averaged by samples, and what all agree on is kept to the bit;
-    counters take the largest. What is neither, or has no common shape, is that of the replica that
-    trained most.
+    Statistics are averaged by samples, and what all agree on is kept to the bit; their counters
+    take the largest. Everything else is that of the replica that trained most: nobody knows what a
+    mean of two directions (spectral_norm's), queues or tables would be.
     """
     if not reported:
         return {}
     most = max(reported, key=lambda one: one[0])[1]
     merged = dict(most)
     for name, tensor in most.items():
-        # A buffer that forward makes up may be there in one replica and not yet in another.
-        known = [(samples, buffers[name]) for samples, buffers in reported if name in buffers]
-        if any(other.shape != tensor.shape for _, other in known) or tensor.dtype == torch.bool:
+        if name not in statistics:
             continue
+        known = [(samples, buffers[name]) for samples, buffers in reported if name in buffers]
         if tensor.is_floating_point():
             merged[name] = _mean(known, tensor)
-        elif not tensor.is_complex():
+        else:
             merged[name] = torch.stack([other for _, other in known]).amax(0)
     return merged
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -153,15 +153,15 @@ class ReplicaCrew:
                 total.add(place.report)
             return total
 
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """The replicas' buffers as one set; empty while none has trained."""
+    def buffers(self, statistics: Container[str]) -> dict[str, torch.Tensor]:
+        """The replicas' buffers as one set; empty while none has trained. Averages `statistics`."""
         with self._changed:
             reported = [
                 (place.samples, place.buffers)
                 for place in self._state.replicas.values()
                 if place.samples and place.buffers
             ]
-        return merged_buffers(reported)
+        return merged_buffers(reported, statistics)
 
     def expect_death(self, number: int) -> None:
         """The next death of this replica is nobody's fault, and does not count."""

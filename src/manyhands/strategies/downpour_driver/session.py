@@ -30,6 +30,7 @@ from manyhands.strategies.downpour_driver.coordinator import Coordinator
 from manyhands.strategies.downpour_driver.notices import Notices
 from manyhands.strategies.downpour_driver.placement_story import PlacementStory
 from manyhands.strategies.downpour_driver.plan import DownpourPlan
+from manyhands.strategies.downpour_driver.replica_buffers import statistics_of
 from manyhands.strategies.downpour_driver.replica_crew import DivergedReplica, ReplicaCrew
 from manyhands.strategies.downpour_driver.server_crew import ServerCrew
 from manyhands.strategies.downpour_driver.snapshots import MovingAverage, Snapshots
@@ -139,7 +140,7 @@ class DownpourSession(Session):
             self._snapshots.into(self._job.model)
         buffers = dict(self._job.model.named_buffers())
         with torch.no_grad():
-            for name, tensor in self._crew.buffers().items():
+            for name, tensor in self._crew.buffers(statistics_of(self._job.model)).items():
                 if name in buffers:  # one that forward makes up has no place here
                     buffers[name].data = tensor.clone()
         if self._average is not None:
