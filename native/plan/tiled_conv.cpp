@@ -5,9 +5,10 @@
 namespace mh {
 namespace {
 
-constexpr Index kLeastTiles = 32;
+constexpr Index kLeastTiles = 32;  // with fewer the weights' way from memory shows
 
 Index tiles(Index pixels) { return (pixels + 3) / 4; }
+Index tiles(Shape out) { return tiles(out.height) * tiles(out.width); }
 
 Winograd tiled(Shape from, Shape to, Index above, Index left) {
   return {from.channels, to.channels, from.height, from.width,       above,
@@ -38,21 +39,26 @@ void for_parts(Index count, Index at_once, const Body& body) {
 
 }  // namespace
 
-// Counted in multiply-adds of the products, as measured: mapping a number costs 16, a weight 12 in
-// each of three passes, and the plain kernels take half as long again for theirs. A vector must not
-// be wider than the channels.
+// Both sides are counted in multiply-adds of a full vector, all three passes, and were fitted to
+// measured times: mapping a number of a tile costs 16, the maps of a weight 60 in all. The plain
+// kernels fill their vectors from single rows, or from pixels that they gather first. A vector must
+// not be wider than the channels.
 bool TiledConv::pays(Shape in, Shape out, Pair padding, Index batch) {
   const Index narrow = std::min(in.channels, out.channels);
   if (narrow < kSlack / 2 || std::max(padding[0], padding[1]) > 2) return false;
-  const Index weights = in.channels * out.channels;
-  const Index rows = batch * tiles(out.height) * tiles(out.width);
-  const Index mapped = 36 * (rows * (weights + 16 * (in.channels + out.channels)) + 12 * weights);
-  return 2 * mapped < 3 * 9 * batch * out.height * out.width * weights;
+  const auto products = [](Shape from, Shape to) {
+    const Index maps = 16 * (from.channels + to.channels);
+    return tiles(to) * (from.channels * round_up(to.channels, 16) + maps);
+  };
+  const Index weights = 60 * in.channels * out.channels;
+  const Index tiled = 36 * (batch * (2 * products(in, out) + products(out, in)) + weights);
+  const Index rows = out.height * round_up(out.width, 8) * out.channels;
+  const Index gathered = round_up(out.height * out.width, 8) * (out.channels + 30);
+  return tiled < 27 * batch * in.channels * std::min(rows, gathered);
 }
 
 Index TiledConv::least_group(Shape out) {
-  const Index each = tiles(out.height) * tiles(out.width);
-  return (kLeastTiles + each - 1) / each;
+  return (kLeastTiles + tiles(out) - 1) / tiles(out);
 }
 
 TiledConv::TiledConv(Shape in, Shape out, Pair padding, bool trained, const Setup& setup)
