@@ -5,6 +5,8 @@ SparseLinear(features, 128) - ReLU - LSHLinear(128, labels)
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -25,6 +27,8 @@ FAMILIES: dict[str, type[mh.sparse.HashFamily]] = {
     "minhash": mh.sparse.MinHash,
 }
 METRICS = ("p@1", "p@3", "p@5")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,14 @@ def network(settings: WideSettings, features: int, labels: int) -> nn.Sequential
         raise ConfigError(f"hidden is {settings.hidden}; expected 1 neuron or more.")
     output: nn.Module = nn.Linear(settings.hidden, labels)
     if settings.output == "lsh":
-        output = mh.sparse.LSHLinear(
+        output = _wide(settings, labels)
+    return nn.Sequential(mh.sparse.SparseLinear(features, settings.hidden), nn.ReLU(), output)
+
+
+def _wide(settings: WideSettings, labels: int) -> mh.sparse.LSHLinear:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few outputs; said below in our words
+        layer = mh.sparse.LSHLinear(
             settings.hidden,
             labels,
             family=_family(settings),
@@ -102,7 +113,13 @@ def network(settings: WideSettings, features: int, labels: int) -> nn.Sequential
             share=settings.share,
             seed=settings.seed,
         )
-    return nn.Sequential(mh.sparse.SparseLinear(features, settings.hidden), nn.ReLU(), output)
+    if not layer.hashes:
+        logger.warning(
+            "The output layer has only %d neurons and computes all of them: output=full is the "
+            "better choice.",
+            labels,
+        )
+    return layer
 
 
 def _family(settings: WideSettings) -> mh.sparse.HashFamily | None:

@@ -100,7 +100,7 @@ class Hogwild(Strategy):
         path, reason = fast_path(model, step, rule, batch)
         if path is not None:
             return None  # rows make decay good later
-        instead = f" (the fast path of LSHLinear, which makes it good, can't: {reason})"
+        instead = f" (LSHLinear's fast path would make it good, but can't train this net: {reason})"
         return f"{rule.sparse_refusal()}{instead if reason else ''}"
 
     def start(self, job: TrainingJob) -> Session:

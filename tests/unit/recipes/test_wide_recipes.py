@@ -49,6 +49,16 @@ def test_the_net_is_slides() -> None:
     assert len(recipe.train) == 50
 
 
+def test_few_labels_work_and_a_sentence_says_what_is_better(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ten.txt"
+    path.write_text("".join(f"{i % 10} {i % 10}:1\n" for i in range(30)))
+    recipe = built("extreme", train=str(path))
+    assert recipe.model[2].out_features == 10
+    assert "only 10 neurons and computes all of them: output=full is the better" in caplog.text
+
+
 def test_settings_reach_the_layer() -> None:
     recipe = built(
         "synthetic-670k",
