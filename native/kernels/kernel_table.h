@@ -118,6 +118,29 @@ constexpr Index winograd_weight_slab(Index in, Index out) {
 }
 constexpr Index winograd_strip(Index tiles_across) { return (24 * tiles_across + 28) * 16; }
 
+// A convolution seen from the numbers of its output's gradient that are not zero. Turned images
+// [image][padded height][padded width][lanes] and turned weights [out][kernel height][kernel
+// width][lanes] hold a block of channels, as many as a vector has lanes.
+struct ListedConv {
+  Index in_channels, in_height, in_width;
+  Index out_channels, out_height, out_width;
+  Index kernel_height, kernel_width;  // width: 3 or 5
+  Index above, left;                  // padding
+  // In floats of a turned image, but for its width:
+  Index turned_width, turned_image;  // pixels of a padded row; a whole image
+  Index window_down, window_right;   // from one window to the next
+  Index tap_row;                     // from one row of taps to the next
+  Index turned_weights;              // floats of a block
+};
+
+// The numbers that are not zero, with slack, and where their windows begin in the turned images;
+// those of output o end where those of o + 1 begin.
+struct PixelLists {
+  float* values;
+  std::uint32_t* windows;
+  Index* ends;
+};
+
 struct Pool {
   Index planes, height, width, out_height, out_width;
   Index kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x;
@@ -188,6 +211,16 @@ struct KernelTable {
   void (*winograd_weight_grad)(const Winograd& s, const Images& x, const Images& dy, bool add,
                                float* scratch, float* sums);
   void (*winograd_gradient)(const Winograd& s, const float* sums, float* grad);
+
+  // --- convolutions by lists (conv_by_lists.h); `turned` holds one block of as many images as
+  // there are, its border zero, with slack of a vector of vectors.
+  void (*list_pixels)(const ListedConv& p, const Images& dy, const PixelLists& lists);
+  // grad: turned, all blocks. Adds to it.
+  void (*listed_weight_grad)(const ListedConv& p, const PixelLists& lists, const Images& x,
+                             float* turned, float* grad);
+  // weight: turned, all blocks
+  void (*listed_input_grad)(const ListedConv& p, const PixelLists& lists, const float* weight,
+                            float* turned, const Images& dx);
 
   // --- pooling (pool.h); all images have slack. `chosen` is 0 to 3, reading order.
   void (*max_pool_2x2)(const Pool& p, const float* x, float* y, std::uint8_t* chosen, bool relu);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/conv.h"
+#include "kernels/conv_by_lists.h"
 #include "kernels/conv_staging.h"
 #include "kernels/elementwise.h"
 #include "kernels/flat.h"
@@ -64,6 +65,9 @@ constexpr KernelTable make_table(const char* name) {
   table.winograd_forward = &winograd_forward;
   table.winograd_weight_grad = &winograd_weight_grad;
   table.winograd_gradient = &winograd_gradient;
+  table.list_pixels = &list_pixels;
+  table.listed_weight_grad = &listed_weight_grad;
+  table.listed_input_grad = &listed_input_grad;
   table.max_pool_2x2 = &max_pool_2x2;
   table.max_pool_2x2_grad = &max_pool_2x2_grad;
   table.lay_block = &lay_block;

@@ -85,6 +85,31 @@ MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
   }
 }
 
+// For each set of lanes, those lanes in order.
+struct LaneOrders {
+  std::uint8_t lanes[1 << kLanes][kLanes] = {};
+  constexpr LaneOrders() {
+    for (int set = 0; set < 1 << kLanes; ++set) {
+      for (int lane = 0, to = 0; lane < kLanes; ++lane) {
+        if (set >> lane & 1) lanes[set][to++] = static_cast<std::uint8_t>(lane);
+      }
+    }
+  }
+};
+constexpr LaneOrders kLaneOrders;
+
+// Stores the lanes that are not zero side by side, with their places, and returns how many they
+// are. Whole vectors are written.
+MH_INLINE int store_nonzeros(float* values, std::uint32_t* places, Vec v, Lanes32 at) {
+  const int set = _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+  const auto* lanes = reinterpret_cast<const __m128i*>(kLaneOrders.lanes[set]);
+  const __m256i order = _mm256_cvtepu8_epi32(_mm_loadl_epi64(lanes));
+  _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(v, order));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places),
+                      _mm256_permutevar8x32_epi32((__m256i)at, order));
+  return __builtin_popcount(static_cast<unsigned>(set));
+}
+
 // Else the compiler may load a value again for each of its uses.
 MH_INLINE void keep_in_register(Vec& v) { asm("" : "+x"(v)); }
 

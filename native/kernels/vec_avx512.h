@@ -79,6 +79,15 @@ MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
   }
 }
 
+// Stores the lanes that are not zero side by side, with their places, and returns how many they
+// are. Whole vectors are written.
+MH_INLINE int store_nonzeros(float* values, std::uint32_t* places, Vec v, Lanes32 at) {
+  const Mask set = _mm512_cmp_ps_mask(v, splat(0.0f), _CMP_NEQ_UQ);
+  store(values, _mm512_maskz_compress_ps(set, v));
+  _mm512_storeu_si512(places, _mm512_maskz_compress_epi32(set, (__m512i)at));
+  return __builtin_popcount(set);
+}
+
 MH_INLINE void keep_in_register(Vec&) {}  // there are enough
 
 // Whole numbers 0 to 127 as bytes, kLanes of them.

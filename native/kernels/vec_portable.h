@@ -97,6 +97,18 @@ MH_INLINE void load_turned(const float* p, Index ld, Vec (&v)[kLanes]) {
   }
 }
 
+// Stores the lanes that are not zero side by side, with their places, and returns how many they
+// are. Whole vectors are written.
+MH_INLINE int store_nonzeros(float* values, std::uint32_t* places, Vec v, Lanes32 at) {
+  int count = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    values[count] = v[i];
+    places[count] = at[i];
+    count += v[i] != 0.0f;
+  }
+  return count;
+}
+
 MH_INLINE void keep_in_register(Vec&) {}
 
 // Whole numbers 0 to 127 as bytes, kLanes of them.

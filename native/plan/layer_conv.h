@@ -5,20 +5,19 @@
 //   direct    the image itself, or a copy with a border of zeros
 //   matrix    its windows laid out one tap per row, when the kernels can't read it directly
 //
-// Where tiles pay, they do it all instead (tiled_conv.h).
+// Where tiles pay, they do it all instead (tiled_conv.h), and where most of dy is zero, lists do the
+// backward pass or a part of it (conv_by_lists.h).
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "plan/conv_by_lists.h"
+#include "plan/conv_geometry.h"
 #include "plan/layer.h"
 #include "plan/tiled_conv.h"
 
 namespace mh {
-
-struct ConvGeometry {
-  Pair kernel, stride, padding, dilation;
-};
 
 class ConvLayer : public Layer {
  public:
@@ -50,12 +49,15 @@ class ConvLayer : public Layer {
   const float* stage(const float* x, Index slot);
   Images stage_all(const Samples& s);
   Images spread_all(const Samples& s);
-  void backward_plain(const Samples& s);
+  void choose_lists(const Samples& s);
+  void backward_plain(const Samples& s, bool weights, bool inputs);
   void input_grad(const float* dy, float* dx);
 
   const ConvGeometry geometry_;
   bool relu_ = false;
   std::unique_ptr<TiledConv> tiled_;
+  std::unique_ptr<ConvByLists> by_lists_;
+  bool list_weights_ = false, list_inputs_ = false;  // in this batch
   bool matrix_ = false;
   bool spread_ = false;  // dy has rows that don't fill whole vectors
   std::vector<PixelVector> pixels_;

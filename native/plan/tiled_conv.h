@@ -4,13 +4,10 @@
 // outputs and for input gradients, take turns in the same memory.
 #pragma once
 
-#include <array>
-
+#include "plan/conv_geometry.h"
 #include "plan/layer.h"
 
 namespace mh {
-
-using Pair = std::array<Index, 2>;  // vertical, horizontal
 
 class TiledConv {
  public:

@@ -58,6 +58,7 @@ struct Weights {
 
 void test_client();
 void test_codec(const KernelTable& table);
+void test_convolutions(const KernelTable& table);
 void test_flat(const KernelTable& table);
 void test_kernels(const KernelTable& table);
 void test_label_lines();

@@ -84,7 +84,9 @@ inline __m512d cvtps_pd(__m256 v) {
 inline __mmask16 cmp_ps_mask(__m512 a, __m512 b, int how) {
   unsigned mask = 0;
   for (int i = 0; i < 16; ++i) {
-    const bool holds = how == _CMP_GT_OQ ? a[i] > b[i] : how == _CMP_EQ_OQ && a[i] == b[i];
+    const bool holds = how == _CMP_GT_OQ   ? a[i] > b[i]
+                       : how == _CMP_EQ_OQ ? a[i] == b[i]
+                                           : how == _CMP_NEQ_UQ && a[i] != b[i];
     mask |= static_cast<unsigned>(holds) << i;
   }
   return static_cast<__mmask16>(mask);
@@ -94,6 +96,23 @@ inline __m512 mask_blend_ps(__mmask16 m, __m512 clear, __m512 set) {
 }
 inline __m512 maskz_mov_ps(__mmask16 m, __m512 v) {
   return floats([&](int i) { return is_set(m, i) ? v[i] : 0.0f; });
+}
+inline __m512 maskz_compress_ps(__mmask16 m, __m512 v) {
+  __m512 out = {};
+  for (int i = 0, to = 0; i < 16; ++i) {
+    if (is_set(m, i)) out[to++] = v[i];
+  }
+  return out;
+}
+inline __m512i maskz_compress_epi32(__mmask16 m, __m512i v) {
+  Ints out = {};
+  for (int i = 0, to = 0; i < 16; ++i) {
+    if (is_set(m, i)) out[to++] = ((Ints)v)[i];
+  }
+  return (__m512i)out;
+}
+inline void storeu_si512(void* p, __m512i v) {
+  for (int i = 0; i < 16; ++i) static_cast<std::int32_t*>(p)[i] = ((Ints)v)[i];
 }
 inline __m512 permutex2var_ps(__m512 a, __m512i from, __m512 b) {
   return floats([&](int i) {
@@ -165,6 +184,9 @@ inline __m256i cvtepi32_epi16(__m512i v) {
 #define _mm512_cmp_ps_mask emulated_avx512::cmp_ps_mask
 #define _mm512_mask_blend_ps emulated_avx512::mask_blend_ps
 #define _mm512_maskz_mov_ps emulated_avx512::maskz_mov_ps
+#define _mm512_maskz_compress_ps emulated_avx512::maskz_compress_ps
+#define _mm512_maskz_compress_epi32 emulated_avx512::maskz_compress_epi32
+#define _mm512_storeu_si512 emulated_avx512::storeu_si512
 #define _mm512_permutex2var_ps emulated_avx512::permutex2var_ps
 #undef _mm512_setr_epi32
 #define _mm512_setr_epi32 emulated_avx512::setr_epi32

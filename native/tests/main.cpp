@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
       mh::test::test_codec(*table);
       mh::test::test_flat(*table);
       mh::test::test_kernels(*table);
+      mh::test::test_convolutions(*table);
       mh::test::test_plans(*table);
       mh::test::test_winograd(*table);
       mh::test::test_sparse_trainer();

@@ -69,6 +69,21 @@ void check_vectors() {
     lanes(columns[j], [&](int i) { return matrix[i * (n + 3) + j]; }, "load_turned");
   }
 
+  Lanes32 places = {};
+  for (int i = 0; i < n; ++i) {
+    other[i] = i % 3 == 1 ? x[i] : i % 5 == 2 ? NAN : i % 2 ? 0.0f : -0.0f;
+    places[i] = static_cast<std::uint32_t>(7 * i);
+  }
+  std::uint32_t listed[n];
+  const int count = store_nonzeros(out.data(), listed, load(other.data()), places);
+  int place = 0;
+  for (int i = 0; i < n; ++i) {
+    if (other[i] == 0.0f) continue;
+    check(std::memcmp(&out[place], &other[i], sizeof(float)) == 0, "store_nonzeros, values");
+    check(listed[place++] == static_cast<std::uint32_t>(7 * i), "store_nonzeros, places");
+  }
+  check(count == place, "store_nonzeros, count");
+
   std::uint8_t bytes[n];
   for (int i = 0; i < n; ++i) other[i] = static_cast<float>((i * 37) % 128);
   store_bytes(bytes, load(other.data()));

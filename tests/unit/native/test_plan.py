@@ -100,6 +100,11 @@ NETS: dict[str, tuple[nn.Sequential, tuple[int, ...]]] = {
                nn.Conv2d(32, 33, 3), nn.ReLU(), nn.AvgPool2d(5)),
         (16, 15, 15),
     ),
+    "behind pools": (
+        headed((9, 16, 13), 6, nn.Conv2d(9, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+               nn.Conv2d(12, 10, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        (9, 16, 13),
+    ),
     "pools": (
         headed((2, 21, 22), 4, nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(2, 6, 3), nn.ReLU(),
                nn.MaxPool2d(3, stride=1), nn.ReLU(), nn.AvgPool2d((2, 3), stride=2, padding=1)),
