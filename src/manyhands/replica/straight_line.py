@@ -8,6 +8,7 @@ functions is read from a trace, and everything else is left to autograd.
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 
 from torch import nn
@@ -18,7 +19,7 @@ _REFUSED = (*_STORES, "IMPORT_NAME", "MAKE_FUNCTION", "YIELD_VALUE", "FOR_ITER",
 
 def why_not_straight_line(module: nn.Module) -> str | None:
     """The reason why a module's own forward can't be read from one trace, or None."""
-    forward = type(module).forward
+    forward = inspect.getattr_static(type(module), "forward", None)  # torch.jit computes it
     name = type(module).__name__
     if "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__:
         return f"{name}.forward is replaced"

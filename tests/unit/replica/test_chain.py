@@ -1,6 +1,7 @@
 """Which nets are read as a chain, and the reason given for those that are not."""
 
 import random
+import warnings
 
 import pytest
 import torch
@@ -95,6 +96,12 @@ def replaced() -> nn.Module:
     return model
 
 
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is, and people have it
+        return torch.jit.script(nn.Sequential(nn.Linear(4, 4)))
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -105,6 +112,7 @@ def replaced() -> nn.Module:
         (Prints(), "uses 'print'"),
         (hooked(), "hooks"),
         (replaced(), "replaced"),
+        (scripted(), "not a plain function"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "BatchNorm1d"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), "groups"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding="same")), "named padding"),
