@@ -8,6 +8,7 @@ the module and the user's forward stay as they are.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,8 @@ def _multiplies_to(pairs: list[FactorPair], gradient: torch.Tensor | None) -> bo
         return False
     product = sum((pair.d.T @ pair.a for pair in pairs), torch.zeros_like(gradient))
     size = float(gradient.abs().max())
+    if not math.isfinite(size):
+        return False  # the first step will say what is wrong
     return bool(torch.allclose(product, gradient, rtol=1e-3, atol=1e-4 * size))
 
 

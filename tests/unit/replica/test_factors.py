@@ -103,3 +103,10 @@ def test_an_input_changed_in_place_is_refused() -> None:
     with pytest.raises(ModelError, match="changed in place"):
         STEP(model, batch()).backward()
     assert capture.take() == {}
+
+
+def test_a_gradient_that_is_not_finite_can_not_be_compared_and_has_no_factors() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.nan
+    assert samples_of_factors(model, STEP, batch()) == {}
