@@ -95,6 +95,7 @@ class Trainer:
         _check_whole_number("Trainer: checkpoint_every", checkpoint_every, least=1)
         self.model = model
         self.step = _checked_step(loss, step)
+        _check_parameters_of_loss(model, loss)
         self.optimizer = optimizer
         self.strategy = strategy or Synchronous()
         self.schedule = schedule or Constant()
@@ -269,6 +270,19 @@ def _checked_step(loss: LossFunction | None, step: StepFunction | None) -> StepF
     if not callable(given):
         raise ConfigError(f"Trainer: {given!r} is not callable; expected a loss or a step.")
     return LossStep(loss) if step is None and loss is not None else step or LossStep(given)
+
+
+def _check_parameters_of_loss(model: nn.Module, loss: object) -> None:
+    known = {id(parameter) for parameter in model.parameters()}
+    if not isinstance(loss, nn.Module):
+        return
+    for name, parameter in loss.named_parameters():
+        if parameter.requires_grad and id(parameter) not in known:
+            raise ConfigError(
+                f"Trainer: the loss has a parameter of its own, '{name}', and only the model's are "
+                "trained: make the loss a part of the model and pass step=function(model, batch) "
+                "-> loss, or call requires_grad_(False) on the loss."
+            )
 
 
 _CLASSIFICATION_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss)

@@ -229,6 +229,27 @@ def test_a_loss_class_instead_of_a_loss_is_noticed(make_trainer):
         make_trainer(loss=nn.CrossEntropyLoss)
 
 
+class Scaled(nn.Module):
+    """A loss that learns how sure the outputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs * self.scale, targets)
+
+
+def test_a_loss_with_parameters_that_nobody_would_train_is_refused():
+    sgd, loss = mh.optim.SGD(lr=0.1), Scaled()
+    with pytest.raises(ConfigError, match=r"the loss has a parameter of its own, 'scale'"):
+        mh.Trainer(nn.Linear(4, 2), loss=loss, optimizer=sgd)
+    mh.Trainer(nn.Linear(4, 2), loss=Scaled().requires_grad_(False), optimizer=sgd)
+    model = nn.Linear(4, 2)
+    model.scale = loss.scale  # the model's as well, and so trained
+    mh.Trainer(model, loss=loss, optimizer=sgd)
+
+
 @pytest.mark.parametrize("strategy", [mh.Synchronous(), mh.Hogwild(workers=1)])
 def test_a_mistake_in_a_later_sample_is_named_with_its_place(make_trainer, strategy):
     class Trap(nn.Module):
