@@ -29,10 +29,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import nn
 
 from manyhands.controller.registry_address import etcd_endpoints
-from manyhands.errors import ConfigError
+from manyhands.errors import ConfigError, ModelError
 from manyhands.optim.rules import Outer, Rule
 from manyhands.replica.pool import usable_cores
 from manyhands.replica.shared_weights import refuse_what_cannot_be_shared, trainable
@@ -179,6 +180,8 @@ class Downpour(Strategy):
                     f"Downpour: forms names '{name}', which is no trainable parameter of the "
                     f"model; the first ones are {', '.join(list(known)[:4])}."
                 )
+        if self.refuse_nonfinite:
+            _check_finite(known)
 
     def start(self, job: TrainingJob) -> Session:
         return DownpourSession(job, self)
@@ -195,6 +198,16 @@ class Downpour(Strategy):
         if self.faults is not None:
             parts["faults"] = self.faults.in_words()
         return {"name": self.name, **plain, **parts}
+
+
+def _check_finite(parameters: Mapping[str, nn.Parameter]) -> None:
+    for name, parameter in parameters.items():
+        if not torch.isfinite(parameter.detach()).all():
+            raise ModelError(
+                f"Parameter '{name}' holds numbers that are not finite before training begins, and "
+                "parameter servers refuse them: see where they come from, or pass "
+                "Downpour(refuse_nonfinite=False)."
+            )
 
 
 def _check_seconds(name: str, value: object, *, least: float = 0.0) -> None:
