@@ -112,7 +112,7 @@ def scripted() -> nn.Module:
         (Prints(), "uses 'print'"),
         (hooked(), "hooks"),
         (replaced(), "replaced"),
-        (scripted(), "not a plain function"),
+        (scripted(), "ScriptModule.forward is"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "BatchNorm1d"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), "groups"),
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding="same")), "named padding"),
