@@ -532,7 +532,7 @@ def test_wrong_shapes_are_refused() -> None:
         tables.mark_changed(np.array([3, 50]))
     with pytest.raises(TypeError):
         tables.build(weights(50).double())
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="expected rows in one piece each"):
         tables.build(weights(32, 50).T)
 
 
