@@ -1,12 +1,11 @@
 // Products that pass over zeros: behind a ReLU about every other number is one.
 //
-//   sums[r] += values[r] * block[k], for three rows r and the k where any of them is not zero
+//   sums[r] += values[r] * block[k], for two rows r and the k where any of them is not zero
 //
 //              strip
-//   block  k |--------|      The sums of three rows and a strip of four vectors fill twelve
-//            |--------|      registers, and a vector of the block serves three multiply-adds, so
-//            |--------|      that lists of numbers without zeros cost nothing either. The block
-//                            stays in the first-level cache.
+//   block  k |--------|      The sums of two rows and a strip of six vectors fill twelve registers,
+//            |--------|      and a vector of the block serves two multiply-adds, so that loads keep
+//            |--------|      up with them. The block stays in the first-level cache.
 //
 // A zero times an infinity or a NaN is passed over too, unless a neighbour needs it.
 #pragma once
@@ -16,10 +15,10 @@
 
 namespace mh::MH_ISA {
 
-constexpr Index kTogether = 3;  // rows
-constexpr int kStripVectors = 4;
+constexpr Index kTogether = 2;  // rows
+constexpr int kStripVectors = 6;
 constexpr Index kStrip = kStripVectors * kLanes;  // floats
-constexpr Index kDepth = 48;                      // rows of a block; whole vectors, whole triples
+constexpr Index kDepth = 48;                      // rows of a block; whole vectors, whole pairs
 
 using Tile = Vec[kTogether][kStripVectors];
 
@@ -51,7 +50,7 @@ struct Numbers {
   Index row, step;
 };
 
-// The numbers of every three rows that are not all zero, by blocks of kDepth columns.
+// The numbers of every two rows that are not both zero, by blocks of kDepth columns.
 class Lists {
  public:
   static constexpr Index groups(Index rows) { return (rows + kTogether - 1) / kTogether; }
@@ -85,7 +84,7 @@ class Lists {
     }
   }
 
-  // Adds the products of the three rows from `row` on with a block.
+  // Adds the products of the two rows from `row` on with a block.
   MH_INLINE void add_products(Index block, Index row, const float* from, Tile& sums) const {
     const Index list = list_of(block, row);
     const Entry* entry = entries_ + list * kDepth;
