@@ -29,7 +29,7 @@ constexpr Index linear_forward_scratch(Index batch, Index in) {
   return batch < kWideBatch ? 0 : (batch + kSlack) * (2 * in + 256);
 }
 constexpr Index linear_backward_scratch(Index batch) { return 200 * (batch + 48); }
-constexpr Index panel_floats(Index batch, Index width) { return (batch + 2) * (width + 64); }
+constexpr Index panel_floats(Index batch, Index width) { return (batch + 1) * (width + 96); }
 
 struct LinearForward {
   Index batch, in, out;

@@ -52,17 +52,23 @@ struct Numbers {
 
 // The numbers of every two rows that are not both zero, by blocks of kDepth columns.
 class Lists {
+  struct Entry {
+    float values[kTogether];
+    std::int32_t at;  // of the block's row, in floats
+  };
+  static constexpr Index kEntryFloats = sizeof(Entry) / sizeof(float);
+
  public:
   static constexpr Index groups(Index rows) { return (rows + kTogether - 1) / kTogether; }
   // Floats that the lists of so many rows and columns take.
   static constexpr Index floats(Index rows, Index columns) {
-    return groups(rows) * blocks(columns) * (4 * kDepth + 1);
+    return groups(rows) * blocks(columns) * (kEntryFloats * kDepth + 1);
   }
 
   Lists(float* memory, Index rows, Index columns)
       : entries_(reinterpret_cast<Entry*>(memory)),
-        counts_(reinterpret_cast<std::int32_t*>(memory + groups(rows) * blocks(columns) * 4 *
-                                                             kDepth)),
+        counts_(reinterpret_cast<std::int32_t*>(memory + groups(rows) * blocks(columns) *
+                                                             kEntryFloats * kDepth)),
         rows_(rows) {}
 
   // Lists the columns of one block, which begin with `x`, of the first `count` rows.
@@ -104,11 +110,6 @@ class Lists {
   }
 
  private:
-  struct Entry {
-    float values[kTogether];
-    std::int32_t at;  // of the block's row, in floats
-  };
-
   static constexpr Index blocks(Index columns) { return (columns + kDepth - 1) / kDepth; }
   Index list_of(Index block, Index row) const { return block * groups(rows_) + row / kTogether; }
 
