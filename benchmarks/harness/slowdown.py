@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 PERIOD_S = 0.04
+_SIGNAL_CHECK_S = 0.5  # a signal that comes just before select is noticed when select ends
 
 
 class Slowdown:
@@ -100,8 +101,9 @@ def _stop_and_go(shares: Mapping[int, float]) -> None:
 
 
 def _told_until(deadline: float | None) -> bool:
-    timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-    return bool(select.select([sys.stdin], [], [], timeout_s)[0])
+    """Whether there is a line to read; without a deadline, asked again every now and then."""
+    wait_s = _SIGNAL_CHECK_S if deadline is None else deadline - time.monotonic()
+    return bool(select.select([sys.stdin], [], [], max(0.0, wait_s))[0])
 
 
 def _send(pids: Iterable[int], number: signal.Signals) -> None:
